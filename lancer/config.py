@@ -1,0 +1,220 @@
+"""One YAML file is one complete run: the composition of the models that live beside their owners.
+
+`load_config(path, overrides)` reads the file, applies `key.path=value` overrides (values are YAML) and checks
+everything. Relative paths, wherever they are given, are relative to the working directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from lancer.closed import Closed
+from lancer.engines.table import ROLES, EngineConfig, Role
+from lancer.errors import InputError, UsageError, nearest
+from lancer.evaluation.measures import parse_measures
+from lancer.schema import Scale
+from lancer.stages.decompose import DecomposeConfig
+from lancer.stages.estimate import EstimateConfig
+from lancer.stages.judge import JudgeConfig
+from lancer.stages.retrieve import RetrieveConfig
+from lancer.stages.select import SelectConfig
+from lancer.storage import StorageConfig
+
+
+class RayConfig(Closed):
+    """Where the run is carried out. `address` null = the cluster of RAY_ADDRESS, else a local Ray."""
+
+    address: str | None = None
+    num_cpus: int | None = Field(None, ge=1)  # of a local Ray; null = all cores
+    workers: int = Field(2, ge=1)  # shards in flight
+    worker_cpus: float = Field(0.25, gt=0)  # a worker mostly waits for engines
+
+
+def _measures(text: str) -> str:
+    try:
+        parse_measures(text)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+class Config(Closed):
+    """A complete run."""
+
+    output: str  # a folder, local or s3://
+    requests: str
+    corpus: str | None = None  # a file, a folder or a prefix
+    qrels: str | None = None  # the closing summary evaluates against it
+    measures: Annotated[str, AfterValidator(_measures)] = "alpha_nDCG@10 StRecall@10"
+    retrieve: RetrieveConfig
+    decompose: DecomposeConfig
+    judge: JudgeConfig | None = None
+    estimate: EstimateConfig | None = None
+    select: SelectConfig
+    engines: dict[str, EngineConfig] = Field(default_factory=dict)
+    storage: StorageConfig = StorageConfig()
+    ray: RayConfig = RayConfig()
+    shard_queries: int = Field(4, ge=1)  # on average; a shard is what one worker call takes and one part holds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if (self.judge is None) == (self.estimate is None):
+            raise ValueError("exactly one of `judge` and `estimate` makes the coverage matrix; set the other to null")
+        for field, name, role in self._uses():
+            if name not in self.engines:
+                raise ValueError(f"`{field}` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines))
+            if ROLES[self.engines[name].kind] != role:
+                kinds = ", ".join(kind for kind, r in ROLES.items() if r == role)
+                raise ValueError(f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}")
+        return self
+
+    @property
+    def scale(self) -> Scale:
+        """Of the coverage matrix."""
+        return Scale.rating if self.judge is not None else Scale.probability
+
+    def _uses(self) -> list[tuple[str, str, Role]]:
+        uses: list[tuple[str, str, Role]] = []
+        if self.retrieve.source == "bm25":
+            uses.append(("retrieve.engine", self.retrieve.engine, "search"))
+        if self.decompose.source == "llm":
+            uses.append(("decompose.engine", self.decompose.engine, "text"))
+        if self.judge is not None:
+            uses.append(("judge.engine", self.judge.engine, "text"))
+        if self.estimate is not None:
+            uses.append(("estimate.engine", self.estimate.engine, "scorer"))
+        return uses
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """Reads a YAML file with `key.path=value` overrides.
+
+    InputError: the file is missing or no YAML mapping. UsageError: an unknown key, a bad value or override, each with
+    its dotted key and, from the file, its line.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=path) from None
+    tree, lines = _read_yaml(text, path)
+    overridden = set()
+    for override in overrides:
+        overridden.add(_apply(tree, override))
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise UsageError("\n".join(_explain(e, tree, path, lines, overridden) for e in error.errors())) from None
+
+
+def _read_yaml(text: str, path: str | Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The mapping, and the line of every dotted key."""
+    lines: dict[str, int] = {}
+    try:
+        tree = yaml.safe_load(text)
+        _note_lines(yaml.compose(text, Loader=yaml.SafeLoader), "", lines, path)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or str(error)
+        raise InputError(f"is not YAML: {reason}", file=path, line=mark.line + 1 if mark else None) from None
+    if not isinstance(tree, dict):
+        raise InputError("a config is a YAML mapping of keys to values", file=path)
+    return tree, lines
+
+
+def _note_lines(node: yaml.Node | None, prefix: str, lines: dict[str, int], path: str | Path) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            dotted = f"{prefix}{key.value}"
+            line = key.start_mark.line + 1
+            if dotted in lines:
+                raise InputError(f"given twice, first on line {lines[dotted]}", file=path, line=line, field=dotted)
+            lines[dotted] = line
+            _note_lines(value, f"{dotted}.", lines, path)
+
+
+def _apply(tree: dict[str, Any], override: str) -> str:
+    """Puts one override into the tree; returns its dotted key."""
+    key, equals, text = override.partition("=")
+    steps = key.strip().split(".")
+    if not equals or not all(steps):
+        raise UsageError(f"override {override!r} is not of the form key.path=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    at = tree
+    for step in steps[:-1]:
+        if at.get(step) is None:
+            at[step] = {}
+        at = at[step]
+        if not isinstance(at, dict):
+            raise UsageError(f"override {override!r}: {step!r} is a value, it holds no keys")
+    at[steps[-1]] = value
+    return ".".join(steps)
+
+
+def _explain(
+    error: Mapping[str, Any], tree: dict[str, Any], path: str | Path, lines: dict[str, int], overridden: set[str]
+) -> str:
+    steps = _real_steps(error["loc"], tree)
+    dotted = ".".join(steps)
+    place = str(path)
+    if dotted in overridden:
+        place = f"override {dotted}"
+    elif dotted in lines:
+        place += f":{lines[dotted]}"
+    if error["type"] == "extra_forbidden":
+        return f"{place}: unknown key {dotted!r}{nearest(steps[-1], _siblings(steps, tree))}"
+    message = error["msg"].removeprefix("Value error, ")
+    found = error.get("input")
+    if error["type"] == "missing":
+        return f"{place}: key {dotted!r} is missing"
+    shown = f"; found {found!r}" if dotted and not isinstance(found, dict | list) else ""
+    return f"{place}: {dotted + ': ' if dotted else ''}{message}{shown}"
+
+
+def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:
+    """pydantic's location without the tags that it puts in for unions."""
+    steps: list[str] = []
+    at = tree
+    for i, step in enumerate(loc):
+        if isinstance(at, dict) and step in at:
+            at = at[step]
+        elif isinstance(at, list | tuple) and isinstance(step, int) and step < len(at):
+            at = at[step]
+        elif i < len(loc) - 1:
+            continue  # a union's tag
+        steps.append(str(step))
+    return steps
+
+
+def _siblings(steps: list[str], tree: Any) -> list[str]:
+    """The keys that are allowed where the unknown one stands."""
+    fields = {name: field.annotation for name, field in Config.model_fields.items()}
+    at: Any = tree
+    for depth, step in enumerate(steps[:-1]):
+        at = at[step]
+        if steps[0] == "engines" and depth == 0:
+            continue
+        if steps[0] == "engines":
+            kinds = {m.model_fields["kind"].default: m for m in _models(EngineConfig)}
+            model = kinds.get(at.get("kind"))
+        else:
+            model = next(iter(_models(fields[step])), None)
+        fields = {} if model is None else {name: field.annotation for name, field in model.model_fields.items()}
+    return list(fields)
+
+
+def _models(annotation: Any) -> list[type[Closed]]:
+    """The config models inside an annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, Closed):
+        return [annotation]
+    return [m for part in getattr(annotation, "__args__", ()) for m in _models(part)]
+
+
+

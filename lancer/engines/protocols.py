@@ -1,0 +1,122 @@
+"""The narrow seams between stages and whatever computes: generate text, score pairs, search, look up documents.
+
+Stages know only these. An engine is built on a worker from its config (`lancer.engines.build`), heavy imports happen in
+its constructor, and every method may be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Message(TypedDict):
+    """One turn of a chat prompt; role is system, user or assistant."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a text engine decodes. `choice` restricts the output to one of the given strings."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    choice: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One finished call. `error` is "" or one sentence: the call failed and `text` is empty. Seconds are of this call."""
+
+    text: str
+    error: str = ""
+    finish: str = "stop"  # stop | length | error
+    prompt_tokens: int = 0  # cached ones included
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_s: float = 0.0
+    run_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """All pairs of some documents with some sub-questions: what one query asks of a scorer."""
+
+    documents: tuple[str, ...]
+    sub_questions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredBlock:
+    """`scores` has shape (documents, sub_questions), float32 in 0..1; NaN = the scorer failed on that pair."""
+
+    scores: npt.NDArray[np.float32]
+    tokens: int
+    queue_s: float
+    run_s: float
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One retrieved document."""
+
+    doc_id: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineClock:
+    """Seconds of one engine by its own timestamps, and what it has done so far."""
+
+    startup_s: float
+    busy_s: float
+    calls: int
+    tokens: int
+
+
+class TextEngine(Protocol):
+    """Generates text from chat prompts."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[Message]],
+        sampling: Sampling,
+        *,
+        priority: int = 0,
+    ) -> list[Generation]:
+        """One `Generation` per prompt, in order. A prompt that fails has `error` set; EngineError = the engine is dead.
+
+        Lower `priority` runs first. Prompts are submitted in the given order.
+        """
+        ...
+
+
+class PairScorer(Protocol):
+    """Scores (document, sub-question) pairs."""
+
+    def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
+        """One `ScoredBlock` per block, in order; a block's scores do not depend on the calls around this one."""
+        ...
+
+
+class SearchEngine(Protocol):
+    """First-stage retrieval."""
+
+    def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
+        """At most `depth` hits per query, best first; ties in the index's order, which is fixed."""
+        ...
+
+
+class Documents(Protocol):
+    """Document text by id."""
+
+    def texts(self, doc_ids: Sequence[str]) -> list[str | None]:
+        """Title and body of each document; None where the id is unknown or the text is empty."""
+        ...

@@ -1,0 +1,43 @@
+"""Every kind of engine: the one table to add a line to.
+
+A kind is a config model (with `kind`, `replicas`, `num_cpus`, `num_gpus` and `result_fields()`) and what builds it on a
+worker. The role says which stages may name it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
+from lancer.engines.embedded import resolve_model
+from lancer.engines.lucene import LuceneConfig, LuceneEngine
+from lancer.engines.sources import DocumentSource
+from lancer.engines.vllm_engine import VllmConfig, VllmEngine
+from lancer.storage import Storage
+
+EngineConfig = Annotated[VllmConfig | BiEncoderConfig | LuceneConfig, Field(discriminator="kind")]
+
+Role = Literal["text", "scorer", "search"]
+ROLES: Final[dict[str, Role]] = {"vllm": "text", "bi-encoder": "scorer", "lucene": "search"}
+
+
+def build_engine(config: EngineConfig, source: DocumentSource, storage: Storage) -> Any:
+    """The engine itself; called on a worker. SetupError or EngineError with the reason when it cannot start."""
+    match config:
+        case VllmConfig():
+            return VllmEngine(config)
+        case BiEncoderConfig():
+            return BiEncoder(config)
+        case LuceneConfig():
+            corpus = source if source.kind == "corpus" and config.index is None else None
+            return LuceneEngine(config, corpus and corpus.location, corpus and corpus.digest, storage)
+
+
+def engine_identity(config: EngineConfig, source: DocumentSource) -> dict[str, Any]:
+    """Everything of an engine that can change results. SetupError when its model is missing."""
+    identity = {"kind": config.kind, **config.result_fields()}
+    if isinstance(config, LuceneConfig):
+        return identity | {"corpus": source.digest if config.index is None else None}
+    return identity | {"revision": resolve_model(config.model, config.revision).revision}

@@ -1,0 +1,321 @@
+"""A text engine: vLLM in this process, fed continuously by many callers at once (Kwon et al., 2023).
+
+vLLM's own blocking `LLM.generate` would serialise callers and drain the batch between calls. Here one thread owns the
+`LLMEngine`: it admits whatever has arrived, takes a step, hands out what finished, and so on; callers wait on futures.
+Requests of lower `priority` run first, prompts that share a prefix share its KV cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from lancer.closed import Closed
+from lancer.engines.embedded import resolve_model
+from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
+from lancer.errors import EngineError, LancerError, SetupError, UsageError
+
+log = logging.getLogger(__name__)
+
+# Requests handed to vLLM between two steps: admitting one takes about 0.1 ms, so a flood does not stall the batch.
+ADMIT_PER_STEP: Final = 256
+
+
+class VllmConfig(Closed):
+    """What vLLM runs, and where. `result_fields` says which of it can change a generation."""
+
+    kind: Literal["vllm"] = "vllm"
+    model: str
+    revision: str | None = None
+    dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
+    max_model_len: int | None = Field(default=None, gt=0)
+    chat_template_kwargs: dict[str, bool | str | int] = Field(default_factory=dict)
+    batch_invariant: bool = False
+    """Bit-equal results whatever else is in the batch; slower, and only on GPUs."""
+
+    tensor_parallel_size: int = Field(default=1, gt=0)
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    kv_cache_gib: float = Field(default=2, gt=0)
+    """On a CPU; on a GPU the cache is what `gpu_memory_utilization` leaves."""
+    block_size: int | None = Field(default=None, gt=0)
+    """Tokens per block of the prefix cache; None = 32 on a CPU, vLLM's choice on a GPU."""
+    max_num_seqs: int = Field(default=256, gt=0)
+    enforce_eager: bool = False
+    """No compilation and no CUDA graphs. Always so on a CPU, where compiling takes minutes."""
+    threads: int | None = Field(default=None, gt=0)
+    """On a CPU; None = every core this process may use."""
+    replicas: int = Field(default=1, gt=0)
+    num_cpus: float = Field(default=0.5, ge=0)
+    num_gpus: float = Field(default=0, ge=0)
+
+    def result_fields(self) -> dict[str, object]:
+        """What enters fingerprints, beside the resolved revision of the model.
+
+        The rest is about place and speed: at most low bits depend on it, as they do on the batch.
+        """
+        return self.model_dump(include={"model", "dtype", "max_model_len", "chat_template_kwargs", "batch_invariant"})
+
+
+@dataclass
+class _Request:
+    prompt_ids: list[int]
+    params: Any
+    priority: int
+    submitted: float = 0.0
+    done: Future[Generation] = field(default_factory=Future)
+
+
+class VllmEngine:
+    """A `TextEngine`. Close it when done: it owns a thread, and the model's memory.
+
+    Raises:
+        SetupError: this machine lacks vLLM, the right build of it, or the model.
+        UsageError: the config asks for what the model does not have.
+        EngineError: the engine did not start.
+    """
+
+    def __init__(self, config: VllmConfig) -> None:
+        began = time.monotonic()
+        self.config = config
+        self._changed = threading.Condition()  # guards the next four
+        self._inbox: list[tuple[int, int, _Request]] = []
+        self._ended = ""  # why no call is served any more
+        self._closing = False
+        self._order = itertools.count()
+        self._running: dict[str, _Request] = {}  # of the stepping thread
+        self._tokenizer_lock = threading.Lock()
+        self._busy_s, self._calls, self._tokens = 0.0, 0, 0
+        started: Future[tuple[Any, int]] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="vllm-step", daemon=True)
+        self._thread.start()
+        self._tokenizer, self._max_model_len = started.result()
+        self._startup_s = time.monotonic() - began
+
+    def generate(
+        self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
+    ) -> list[Generation]:
+        """See `TextEngine.generate`."""
+        params = _sampling_params(sampling)
+        requests = [self._request(prompt, params, priority) for prompt in prompts]
+        with self._changed:
+            if self._ended:
+                raise EngineError(self._ended)
+            now = time.monotonic()
+            for request in requests:
+                if not request.done.done():
+                    request.submitted = now
+                    self._inbox.append((priority, next(self._order), request))
+            self._changed.notify()
+        return [request.done.result() for request in requests]
+
+    def clock(self) -> EngineClock:
+        """Start-up until a call can run; busy = stepping with requests to serve; tokens of prompts and outputs."""
+        return EngineClock(startup_s=self._startup_s, busy_s=self._busy_s, calls=self._calls, tokens=self._tokens)
+
+    def close(self) -> None:
+        """End the thread and free the model; waiting calls get EngineError. May be called again."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _request(self, prompt: Sequence[Message], params: Any, priority: int) -> _Request:
+        from jinja2 import TemplateError
+
+        request = _Request(prompt_ids=[], params=params, priority=priority)
+        try:
+            with self._tokenizer_lock:  # fast tokenizers are not thread-safe
+                request.prompt_ids = self._tokenizer.apply_chat_template(
+                    list(prompt), add_generation_prompt=True, return_dict=False, **self.config.chat_template_kwargs
+                )
+        except (TemplateError, ValueError, TypeError) as error:
+            request.done.set_result(_failed(f"the chat template refuses the prompt: {error}"))
+            return request
+        tokens, room = len(request.prompt_ids), self._max_model_len - params.max_tokens
+        if tokens > room:
+            limit = f"max_model_len {self._max_model_len} - max_tokens {params.max_tokens}"
+            request.done.set_result(_failed(f"prompt of {tokens} tokens exceeds {room} ({limit})"))
+        return request
+
+    def _run(self, started: Future[tuple[Any, int]]) -> None:
+        # The engine is built by the thread that steps it: the number of OpenMP threads belongs to a thread.
+        try:
+            engine = _start(self.config)
+            tokenizer = engine.get_tokenizer()
+            if getattr(tokenizer, "chat_template", "") is None:
+                raise SetupError(f"model {self.config.model!r} has no chat template; choose an instruction-tuned one")
+        except LancerError as error:
+            started.set_exception(error)
+            return
+        started.set_result((tokenizer, engine.vllm_config.model_config.max_model_len))
+        ended = f"vLLM engine {self.config.model!r} is closed"
+        try:
+            self._serve(engine)
+        except Exception as error:
+            log.exception("vLLM engine %r died", self.config.model)
+            ended = f"vLLM engine {self.config.model!r} died: {type(error).__name__}: {error}"
+        with self._changed:
+            self._ended = ended
+            waiting = [*self._running.values(), *(request for _, _, request in self._inbox)]
+        for request in waiting:
+            request.done.set_exception(EngineError(ended))
+        engine.engine_core.shutdown()
+
+    def _serve(self, engine: Any) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._inbox or self._running or self._closing)
+                if self._closing:
+                    return
+                self._inbox.sort(key=lambda entry: entry[:2])
+                admitted, self._inbox = self._inbox[:ADMIT_PER_STEP], self._inbox[ADMIT_PER_STEP:]
+            began = time.monotonic()
+            for _, number, request in admitted:
+                self._admit(engine, f"{number:012d}", request)
+            for output in engine.step():
+                self._finish(output)
+            self._busy_s += time.monotonic() - began
+
+    def _admit(self, engine: Any, request_id: str, request: _Request) -> None:
+        from vllm.exceptions import VLLMClientError
+        from vllm.inputs import tokens_input
+
+        self._running[request_id] = request
+        try:
+            engine.add_request(request_id, tokens_input(request.prompt_ids), request.params, priority=request.priority)
+        except (VLLMClientError, ValueError) as error:
+            del self._running[request_id]
+            request.done.set_result(_failed(f"vLLM refuses the prompt: {error}"))
+
+    def _finish(self, output: Any) -> None:
+        request = self._running.pop(output.request_id)
+        completion, times = output.outputs[0], output.metrics
+        ok = completion.finish_reason in ("stop", "length")
+        generation = Generation(
+            text=completion.text if ok else "",
+            error="" if ok else f"vLLM ended the request with {completion.finish_reason!r}",
+            finish=completion.finish_reason if ok else "error",
+            prompt_tokens=len(request.prompt_ids),
+            cached_tokens=output.num_cached_tokens or 0,
+            output_tokens=len(completion.token_ids),
+            queue_s=max(0.0, times.scheduled_ts - request.submitted),
+            run_s=max(0.0, times.last_token_ts - times.scheduled_ts),
+        )
+        self._calls += 1
+        self._tokens += generation.prompt_tokens + generation.output_tokens
+        request.done.set_result(generation)
+
+
+def _failed(error: str) -> Generation:
+    return Generation(text="", error=error, finish="error")
+
+
+def _sampling_params(sampling: Sampling) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    choice = None if sampling.choice is None else StructuredOutputsParams(choice=list(sampling.choice))
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        seed=sampling.seed if sampling.temperature > 0 else None,
+        structured_outputs=choice,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _start(config: VllmConfig) -> Any:
+    """Build vLLM's `LLMEngine` on the calling thread."""
+    resolved = resolve_model(config.model, config.revision)
+    _set_environment(config, is_local=resolved.path_or_id != config.model)
+    try:
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        on_cpu = current_platform.is_cpu()
+        _check_platform(config, on_cpu=on_cpu, has_device=bool(current_platform.device_type))
+        arguments: dict[str, Any] = {
+            "model": resolved.path_or_id,
+            "revision": config.revision,
+            "dtype": config.dtype,
+            "max_model_len": config.max_model_len,
+            "tensor_parallel_size": config.tensor_parallel_size,
+            "distributed_executor_backend": "uni" if config.tensor_parallel_size == 1 else "mp",
+            "gpu_memory_utilization": config.gpu_memory_utilization,
+            "block_size": config.block_size,
+            "max_num_seqs": config.max_num_seqs,
+            "enforce_eager": config.enforce_eager or on_cpu,
+            "enable_prefix_caching": True,
+            "scheduling_policy": "priority",
+            "use_tqdm_on_load": False,
+            "disable_log_stats": False,  # without them requests carry no times
+        }
+        if on_cpu:
+            import torch
+
+            # Ray sets OMP_NUM_THREADS=1 for actors of less than two CPUs.
+            torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+            arguments["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
+            # 20 documents x 10 sub-questions: twice the pairs/s of the default of 128, as more of a prefix is shared.
+            arguments["block_size"] = config.block_size or 32
+        return LLMEngine.from_engine_args(EngineArgs(**arguments))
+    except LancerError:
+        raise
+    except Exception as error:
+        raise _explain(error, config) from error
+
+
+def _set_environment(config: VllmConfig, *, is_local: bool) -> None:
+    """vLLM reads these when it is imported and when it starts."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ["VLLM_BATCH_INVARIANT"] = "1" if config.batch_invariant else "0"
+    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would override kv_cache_gib
+    # Its warnings at start-up are about what is set here on purpose.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if is_local:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def _check_platform(config: VllmConfig, *, on_cpu: bool, has_device: bool) -> None:
+    if on_cpu and config.num_gpus:
+        raise SetupError("num_gpus is set, but the CPU build of vLLM is installed; install lancer with the extra `gpu`")
+    if on_cpu and config.batch_invariant:
+        raise SetupError("batch_invariant needs a GPU: on a CPU the low bits depend on the batch")
+    if not on_cpu and not has_device:
+        raise SetupError(
+            "the installed vLLM is the build for GPUs and finds none here; install lancer with the extra `cpu`"
+        )
+
+
+def _explain(error: Exception, config: VllmConfig) -> LancerError:
+    """The sentence for a person, by what vLLM 0.29 is known to say."""
+    said = str(error)
+    if isinstance(error, ImportError):
+        if error.name == "vllm":
+            return SetupError("vLLM is not installed; install lancer with the extra `cpu` or, for GPUs, `gpu`")
+        return SetupError(f"vLLM cannot be imported: {said}")
+    if "torchvision::" in said:
+        return SetupError(
+            "torchvision beside a CPU torch breaks vLLM: `pip uninstall torchvision torchaudio torchcodec`"
+        )
+    if "derived max_model_len" in said:
+        return UsageError(f"max_model_len {config.max_model_len} is more than model {config.model!r} has: {said}")
+    if "memory" in said.lower():
+        remedy = "lower kv_cache_gib (CPU), gpu_memory_utilization or max_model_len, or free memory"
+        return EngineError(f"vLLM has not enough memory for model {config.model!r}; {remedy}: {said}")
+    if isinstance(error, OSError):
+        return SetupError(f"model {config.model!r} cannot be loaded: {said}")
+    return EngineError(f"vLLM did not start with model {config.model!r}: {type(error).__name__}: {said}")

@@ -1,0 +1,102 @@
+"""Everything lancer raises on purpose, and the exit code of each.
+
+    LancerError                      1
+    ├── UsageError                   2   command line, config key or value, selector spec, measure name
+    ├── InputError                   3   a file that was given: missing, malformed, empty, inconsistent
+    ├── PlanError                    4   the run cannot fit: hardware, columns, scales
+    ├── SetupError                   5   this machine lacks a package, Java, a model
+    ├── EngineError                  6   an engine did not start or died
+    ├── LimitError                   7   more failures than the config allows
+    ├── OutputError                  8   the output cannot be written, or holds another run
+    └── StorageError                 9   the object store does not answer or refuses
+    (interrupted: 130)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class LancerError(Exception):
+    """Base of all; `str(error)` is a sentence for a person."""
+
+    exit_code = 1
+
+
+class UsageError(LancerError):
+    """The command line or the configuration is wrong."""
+
+    exit_code = 2
+
+
+class InputError(LancerError):
+    """An input file is wrong; names file, line and field where they are known."""
+
+    exit_code = 3
+
+    def __init__(
+        self, message: str, *, file: str | Path | None = None, line: int | None = None, field: str | None = None
+    ) -> None:
+        self.message, self.file, self.line, self.field = message, file, line, field
+        super().__init__(message, file, line, field)  # all of it, so that it survives pickling between processes
+
+    def __str__(self) -> str:
+        place = "" if self.file is None else str(self.file)
+        if self.line is not None:
+            place += f":{self.line}"
+        parts = [place] if place else []
+        if self.field is not None:
+            parts.append(f"field {self.field!r}")
+        return ": ".join([*parts, self.message])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _input_error, (self.message, self.file, self.line, self.field)
+
+
+def _input_error(message: str, file: str | Path | None, line: int | None, field: str | None) -> InputError:
+    return InputError(message, file=file, line=line, field=field)
+
+
+class PlanError(LancerError):
+    """The run cannot fit: too little hardware, a missing column, a tau outside the matrix's scale."""
+
+    exit_code = 4
+
+
+class SetupError(LancerError):
+    """This machine lacks something; the message says what to do."""
+
+    exit_code = 5
+
+
+class EngineError(LancerError):
+    """An engine did not start, or died and could not be brought back."""
+
+    exit_code = 6
+
+
+class LimitError(LancerError):
+    """More queries or cells failed than the config's limits allow."""
+
+    exit_code = 7
+
+
+class OutputError(LancerError):
+    """The output cannot be written, or holds another run."""
+
+    exit_code = 8
+
+
+class StorageError(LancerError):
+    """The object store does not answer, or refuses."""
+
+    exit_code = 9
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """A suffix for messages: `; did you mean 'x'?`, or the allowed names when nothing is close."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f"; allowed: {', '.join(names)}"

@@ -1,0 +1,72 @@
+"""Several evaluations side by side: intervals, differences to a baseline, significance. What tables and plots are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lancer.errors import UsageError, nearest
+from lancer.evaluation.measures import Evaluation
+from lancer.evaluation.significance import Comparison, compare, confidence_interval
+
+DEFAULT_TEST = "randomisation"
+DEFAULT_CORRECTION = "holm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The evaluations of several runs on the same qrels; `test` and `correction` say how they were compared.
+
+    `intervals` and `comparisons`: measure name -> run name. `intervals` are 95 % bootstrap intervals of the mean;
+    `comparisons` has every run but the baseline, and is empty without one.
+    """
+
+    evaluations: dict[str, Evaluation]
+    intervals: dict[str, dict[str, tuple[float, float]]]
+    comparisons: dict[str, dict[str, Comparison]]
+    baseline: str | None
+    test: str
+    correction: str
+
+    @property
+    def measures(self) -> list[str]:
+        """The measure names, in the order asked for."""
+        return list(next(iter(self.evaluations.values())).mean)
+
+
+def collect(
+    evaluations: Mapping[str, Evaluation],
+    *,
+    baseline: str | None = None,
+    test: str | None = None,
+    correction: str | None = None,
+    seed: int = 0,
+) -> Results:
+    """Compares the runs, keyed by name, with the one called `baseline`.
+
+    UsageError: no such baseline, a baseline alone, a test or correction that does not exist or is asked for without a
+    baseline. InputError: runs that were evaluated on different queries.
+    """
+    if baseline is None and (test is not None or correction is not None):
+        raise UsageError("a test and a correction need a baseline to compare with")
+    if baseline is not None and baseline not in evaluations:
+        raise UsageError(f"baseline {baseline!r} is none of the runs{nearest(baseline, evaluations)}")
+    if baseline is not None and len(evaluations) == 1:
+        raise UsageError(f"there is no run to compare with the baseline {baseline!r}")
+    test, correction = test or DEFAULT_TEST, correction or DEFAULT_CORRECTION
+    intervals: dict[str, dict[str, tuple[float, float]]] = {}
+    comparisons: dict[str, dict[str, Comparison]] = {}
+    for measure in next(iter(evaluations.values())).mean:
+        rows = {name: evaluation.per_query[measure] for name, evaluation in evaluations.items()}
+        intervals[measure] = {name: confidence_interval(row, seed=seed) for name, row in rows.items()}
+        if baseline is not None:
+            others = {name: row for name, row in rows.items() if name != baseline}
+            comparisons[measure] = compare(others, rows[baseline], test=test, correction=correction, seed=seed)
+    return Results(
+        evaluations=dict(evaluations),
+        intervals=intervals,
+        comparisons=comparisons,
+        baseline=baseline,
+        test=test,
+        correction=correction,
+    )

@@ -1,0 +1,91 @@
+"""A plan for people: what will run, on what, and whether it fits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from lancer.config import load_config
+from lancer.pipeline import hardware
+from lancer.pipeline.inputs import read_inputs
+from lancer.pipeline.plan import Plan, make_plan
+from lancer.storage import Storage
+
+
+def plan_run(path: str, overrides: Iterable[str]) -> Plan:
+    """Reads and checks everything that can be checked without an engine.
+
+    Against this machine's hardware only where the run would start a local Ray; a cluster's is checked when it is there.
+    """
+    config = load_config(path, overrides)
+    storage = Storage(config.storage)
+    plan = make_plan(config, read_inputs(config, storage))
+    storage.check_writable(config.output)
+    if config.ray.address is None and "RAY_ADDRESS" not in os.environ:
+        hardware.check_fits(plan, *hardware.this_machine(config.ray.num_cpus), "this machine")
+    return plan
+
+
+@dataclass(frozen=True)
+class Description:
+    """`stages`: name, reads, adds, engines, fingerprint; `hardware`: one line per pool."""
+
+    stages: list[dict[str, Any]]
+    hardware: list[dict[str, Any]]
+    queries: int
+    shards: int
+    documents: str
+    output: str
+    notes: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def render(self) -> Group:
+        """As tables."""
+        stages = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("stage", "reads", "adds", "engine", "fingerprint"):
+            stages.add_column(name)
+        for s in self.stages:
+            engines = ", ".join(s["engines"]) or "-"
+            stages.add_row(s["name"], ", ".join(s["reads"]), ", ".join(s["adds"]), engines, s["fingerprint"][:12])
+        pools = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("pool", "kind", "processes", "CPUs each", "GPUs each"):
+            pools.add_column(name, justify="left" if name in ("pool", "kind") else "right")
+        for h in self.hardware:
+            pools.add_row(h["what"], h["kind"], str(h["count"]), f"{h['cpus']:g}", f"{h['gpus']:g}")
+        cpus = sum(h["count"] * h["cpus"] for h in self.hardware)
+        gpus = sum(h["count"] * h["gpus"] for h in self.hardware)
+        last = (
+            f"{self.queries} queries in {self.shards} shards, documents from {self.documents}; "
+            f"needs {cpus:g} CPUs and {gpus:g} GPUs; output: {self.output}"
+        )
+        return Group(stages, "", pools, "", *(f"note: {note}" for note in self.notes), last)
+
+
+def describe(plan: Plan) -> Description:
+    """The plan's description."""
+    return Description(
+        stages=[
+            {
+                "name": s.name,
+                "reads": [f.name for f in s.stage.reads],
+                "adds": [f.name for f in s.stage.adds],
+                "engines": list(s.stage.engines),
+                "fingerprint": s.fingerprint,
+            }
+            for s in plan.stages
+        ],
+        hardware=[asdict(need) for need in hardware.needs(plan)],
+        queries=plan.inputs.table.num_rows,
+        shards=len(plan.shards),
+        documents=f"{plan.source.kind} {plan.source.location}",
+        output=plan.config.output,
+        notes=plan.inputs.notes,
+    )

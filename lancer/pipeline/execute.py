@@ -1,0 +1,127 @@
+"""One stage on one shard, and a finished shard's final tables. Runs on a worker; knows no Ray.
+
+The columns of a shard travel from stage to stage as one Arrow table; what a stage adds is committed as a part before the
+next one starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lancer import schema
+from lancer.formats.runs import scores_for
+from lancer.pipeline.plan import PlannedStage
+from lancer.pipeline.store import RunStore, part_table
+from lancer.schema import CellStatus, Scale
+from lancer.stages.base import Engines, call
+
+
+@dataclass
+class StageReport:
+    """What one stage did on one shard, for progress and the closing summary."""
+
+    stage: str
+    queries: int
+    reused: bool
+    seconds: float  # wall time of the call on its worker
+    failures: int = 0
+    failed_queries: int = 0
+    calls: int = 0
+    pairs: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the way to the driver."""
+        return asdict(self)
+
+
+def run_stage(
+    stage: PlannedStage, table: pa.Table, *, store: RunStore, uri: str, done: bool, engines: Engines
+) -> tuple[pa.Table, StageReport]:
+    """The shard's table with the stage's columns: read from its part when `done`, else computed and committed."""
+    start = time.monotonic()
+    if done:
+        part = store.read_part(uri, stage)
+    else:
+        columns, output = call(stage.stage, table, engines)
+        part = part_table(stage, columns, output)
+        store.write_part(uri, stage, part)
+    report = StageReport(stage.name, part.num_rows, done, time.monotonic() - start)
+    for entries, failures in zip(part["ledger"].to_pylist(), part["failures"].to_pylist(), strict=True):
+        report.failures += len(failures)
+        report.failed_queries += bool(failures)
+        for entry in entries:
+            for name in ("calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
+                setattr(report, name, getattr(report, name) + entry[name])
+    for new in stage.stage.adds:
+        table = table.append_column(new, part[new.name])
+    for name in ("ledger", "failures"):
+        table = _extend(table, name, part[name])
+    return table, report
+
+
+def _extend(table: pa.Table, name: str, new: pa.ChunkedArray) -> pa.Table:
+    if name not in table.column_names:
+        return table.append_column(name, new)
+    both = [a + b for a, b in zip(table[name].to_pylist(), new.to_pylist(), strict=True)]
+    return table.set_column(table.column_names.index(name), name, pa.array(both, new.type))
+
+
+def final_tables(table: pa.Table, scale: Scale) -> dict[str, pa.Table]:
+    """The final tables of one shard, by their names in the run folder."""
+    rows = table.to_pylist()
+    return {
+        "ranking.parquet": pa.Table.from_pylist(list(_ranking(rows)), schema=schema.RANKING_SCHEMA),
+        "coverage.parquet": pa.Table.from_pylist(list(_coverage(rows, scale)), schema=schema.COVERAGE_SCHEMA),
+        "ledger.parquet": pa.Table.from_pylist(_records(rows, "ledger"), schema=schema.LEDGER_SCHEMA),
+        "failures.parquet": pa.Table.from_pylist(_records(rows, "failures"), schema=schema.FAILURE_SCHEMA),
+    }
+
+
+def _records(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [record for row in rows for record in row[name]]
+
+
+def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        first = {c["doc_id"]: rank for rank, c in enumerate(row["candidates"], start=1)}
+        for ranking in row["rankings"]:
+            doc_ids = ranking["doc_ids"]
+            scores = scores_for(len(doc_ids))
+            for rank, (doc_id, score, covers) in enumerate(zip(doc_ids, scores, ranking["covers"], strict=True), start=1):
+                yield {
+                    "query_id": row["query_id"],
+                    "selector": ranking["selector"],
+                    "doc_id": doc_id,
+                    "rank": rank,
+                    "score": score,
+                    "first_stage_rank": first[doc_id],
+                    "covers": covers,
+                }
+
+
+def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
+    rated = scale is Scale.rating
+    value_name, status_name = ("ratings", "rating_status") if rated else ("probabilities", "probability_status")
+    for row in rows:
+        for i, candidate in enumerate(row["candidates"]):
+            for j, sub_question in enumerate(row["sub_questions"]):
+                value = row[value_name][i][j]
+                yield {
+                    "query_id": row["query_id"],
+                    "doc_id": candidate["doc_id"],
+                    "first_stage_rank": i + 1,
+                    "sub_question_id": sub_question["id"],
+                    "sub_question": sub_question["text"],
+                    "rating": value if rated else None,
+                    "probability": None if rated else value,
+                    "status": row[status_name][i][j] or str(CellStatus.error),
+                    "raw": row["rating_raw"][i][j] if rated else "",
+                }

@@ -1,0 +1,66 @@
+"""What a plan needs and what there is: refuses what would starve before anything starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+
+from lancer.errors import PlanError
+from lancer.pipeline.plan import Plan
+
+
+@dataclass(frozen=True)
+class Need:
+    """One line of the plan's hardware: `count` processes of so many CPUs and GPUs each."""
+
+    what: str
+    kind: str
+    count: int
+    cpus: float
+    gpus: float
+
+
+def needs(plan: Plan, engines: tuple[str, ...] | None = None) -> list[Need]:
+    """The engine pools (all that stages use, or just the named ones) and the workers that carry shards."""
+    used = [name for stage in plan.stages for name in stage.stage.engines] if engines is None else list(engines)
+    configs = plan.config.engines
+    pools = [
+        Need(name, configs[name].kind, configs[name].replicas, configs[name].num_cpus, getattr(configs[name], "num_gpus", 0))
+        for name in dict.fromkeys(used)
+    ]
+    ray = plan.config.ray
+    return [*pools, Need("workers", "shards", ray.workers, ray.worker_cpus, 0)]
+
+
+def check_fits(plan: Plan, cpus: float, gpus: float, where: str) -> None:
+    """PlanError when the pools and workers together want more than there is."""
+    wanted = needs(plan)
+    for unit, have, total in (
+        ("CPUs", cpus, sum(n.count * n.cpus for n in wanted)),
+        ("GPUs", gpus, sum(n.count * n.gpus for n in wanted)),
+    ):
+        if total > have:
+            parts = " + ".join(
+                f"{n.count} x {n.cpus if unit == 'CPUs' else n.gpus:g} ({n.what})"
+                for n in wanted
+                if (n.cpus if unit == "CPUs" else n.gpus)
+            )
+            raise PlanError(
+                f"the plan needs {total:g} {unit}, {where} has {have:g}: {parts}; "
+                "lower replicas, num_cpus or num_gpus of an engine, or ray.workers"
+            )
+
+
+def this_machine(num_cpus: int | None) -> tuple[float, float]:
+    """(CPUs, GPUs) that a local Ray would have; `num_cpus` as configured."""
+    return float(num_cpus or len(os.sched_getaffinity(0))), float(gpu_count())
+
+
+def gpu_count() -> int:
+    """NVIDIA GPUs that the driver lists; 0 without a driver."""
+    try:
+        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in found.stdout.splitlines())

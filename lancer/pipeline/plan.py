@@ -1,0 +1,148 @@
+"""From a config and its inputs to what will run: stages with fingerprints, shards with keys, and the hardware.
+
+A stage's fingerprint covers everything that can change its output: its own settings, prompt and reader, its engines and
+their model revisions, the documents, the schema version, and the fingerprints of the stages whose columns it reads. The
+key of a (stage, shard) adds the shard's input rows, so a part may be reused exactly when its key is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancer import schema
+from lancer.config import Config
+from lancer.engines.sources import DocumentSource
+from lancer.engines.table import engine_identity
+from lancer.errors import PlanError
+from lancer.pipeline.inputs import Inputs
+from lancer.stages.base import Stage, check_chain
+from lancer.stages.decompose import Decompose
+from lancer.stages.estimate import Estimate
+from lancer.stages.judge import Judge
+from lancer.stages.retrieve import Retrieve
+from lancer.stages.select import Select
+
+DOCUMENT_READERS = ("retrieve", "judge", "estimate")  # stages that look up document text
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage and what its results depend on; `inputs` are the request columns it reads, through others too."""
+
+    stage: Stage
+    fingerprint: str
+    identity: dict[str, Any]
+    inputs: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.stage.name
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A set of queries, by hash of their ids; `keys` holds one key per stage."""
+
+    id: int
+    table: pa.Table
+    keys: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is known before an engine starts."""
+
+    config: Config
+    inputs: Inputs
+    stages: tuple[PlannedStage, ...]
+    shards: tuple[Shard, ...]
+
+    @property
+    def source(self) -> DocumentSource:
+        """Where document text comes from."""
+        return self.inputs.source
+
+    @property
+    def run_tag(self) -> str:
+        """What was done before selection, e.g. `bm25:estimate`; the selector's repr follows it in run files."""
+        first = "bm25" if self.config.retrieve.source == "bm25" else "given"
+        return f"{first}:{'judge' if self.config.judge else 'estimate'}"
+
+
+def build_stages(config: Config) -> tuple[Stage, ...]:
+    """The stages of a run, in order; the one place that lists them."""
+    matrix: Stage
+    if config.judge is not None:
+        matrix = Judge(config.judge)
+    elif config.estimate is not None:
+        matrix = Estimate(config.estimate)
+    else:
+        raise PlanError("neither `judge` nor `estimate` makes the coverage matrix")
+    return (Retrieve(config.retrieve), Decompose(config.decompose), matrix, Select(config.select, config.scale))
+
+
+def make_plan(config: Config, inputs: Inputs) -> Plan:
+    """Checks the chain of columns and the selectors' tau against the scale; PlanError. Fixes all fingerprints and keys."""
+    stages = build_stages(config)
+    check_chain(stages, schema.INPUT_SCHEMA)
+    check_selectors(config)
+    planned = _fingerprints(config, inputs.source, stages)
+    return Plan(config, inputs, planned, _shards(config, inputs.table, planned))
+
+
+def check_selectors(config: Config) -> None:
+    """PlanError for a selector whose tau lies outside the scale of the matrix it will read."""
+    for selector in Select(config.select, config.scale).selectors:
+        selector.check(config.scale)
+
+
+def _fingerprints(config: Config, source: DocumentSource, stages: tuple[Stage, ...]) -> tuple[PlannedStage, ...]:
+    inputs: dict[str, tuple[str, ...]] = {f.name: (f.name,) for f in schema.INPUT_SCHEMA}
+    made_by: dict[str, str] = {}  # column → fingerprint of the stage that adds it
+    planned = []
+    for stage in stages:
+        identity: dict[str, Any] = {
+            "stage": stage.name,
+            "schema": schema.SCHEMA_VERSION,
+            "settings": stage.identity(),
+            "engines": [engine_identity(config.engines[name], source) for name in stage.engines],
+            "documents": source.digest if stage.name in DOCUMENT_READERS else None,
+            "reads": {f.name: made_by.get(f.name, "request") for f in stage.reads},
+        }
+        fingerprint = digest(identity)
+        columns = tuple(sorted({i for f in stage.reads for i in inputs[f.name]} | {"query_id"}))
+        for new in stage.adds:
+            inputs[new.name], made_by[new.name] = columns, fingerprint
+        planned.append(PlannedStage(stage, fingerprint, identity, columns))
+    return tuple(planned)
+
+
+def _shards(config: Config, table: pa.Table, stages: tuple[PlannedStage, ...]) -> tuple[Shard, ...]:
+    count = math.ceil(table.num_rows / config.shard_queries)
+    numbers = [shard_of(query_id, count) for query_id in table.column("query_id").to_pylist()]
+    table = table.append_column(pa.field("shard", pa.int32(), nullable=False), pa.array(numbers, pa.int32()))
+    shards = []
+    for number in sorted(set(numbers)):
+        rows = table.filter(pc.equal(table["shard"], number)).combine_chunks()
+        keys = {s.name: digest([s.fingerprint, rows.select(list(s.inputs)).to_pylist()])[:24] for s in stages}
+        shards.append(Shard(number, rows, keys))
+    return tuple(shards)
+
+
+def shard_of(query_id: str, count: int) -> int:
+    """The shard of a query: by its id alone, so that it depends on no order."""
+    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8], "big") % count
+
+
+def digest(value: object) -> str:
+    """sha256 of a JSON value, independent of the order of keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,125 @@
+"""The run folder: the truth about a run, on local disk or an object store.
+
+    run.json                                           resolved config, stages with fingerprints, inputs, versions, summary
+    parts/<stage>-<fingerprint>/shard-00003-<key>.parquet   a stage's columns, ledger and failures for one shard
+    ranking.parquet/  coverage.parquet/  ledger.parquet/  failures.parquet/     tables of one part per shard
+    run.trec  first_stage.trec                         the first selector's ranking, and where it started
+
+Every file is committed in one step, so a file that is there is whole. A part's name holds its key: it may be reused
+exactly when a file of that name is there.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lancer import schema
+from lancer.errors import OutputError
+from lancer.pipeline.plan import PlannedStage, Shard
+from lancer.stages.base import StageOutput
+from lancer.storage import Storage, join
+
+TABLES: Final = ("ranking.parquet", "coverage.parquet", "ledger.parquet", "failures.parquet")
+_LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
+_FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA))), nullable=False)
+
+
+def part_schema(stage: PlannedStage) -> pa.Schema:
+    """Of a stage's parts: `query_id`, the columns it adds, `ledger` and `failures`."""
+    return pa.schema([schema.QUERY_ID, *stage.stage.adds, _LEDGER, _FAILURES])
+
+
+def part_table(stage: PlannedStage, columns: pa.Table, output: StageOutput) -> pa.Table:
+    """What one call of a stage gave, as the table that its part holds."""
+    ids = columns["query_id"].to_pylist()
+    target = part_schema(stage)
+    for field, records in ((_LEDGER, output.ledger), (_FAILURES, output.failures)):
+        by_query: dict[str, list[object]] = {i: [] for i in ids}
+        for record in records:
+            by_query[record.query_id].append(record.row())
+        columns = columns.append_column(field, pa.array(list(by_query.values()), field.type))
+    return columns.cast(target)
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """Reads and writes one run folder."""
+
+    storage: Storage
+    root: str
+
+    def uri(self, *names: str) -> str:
+        """A file of the run."""
+        return join(self.root, *names)
+
+    def part(self, stage: PlannedStage, shard: int, key: str) -> str:
+        """Where the part of a (stage, shard) lies."""
+        return self.uri("parts", f"{stage.name}-{stage.fingerprint[:12]}", f"shard-{shard:05d}-{key}.parquet")
+
+    def done(self, stages: tuple[PlannedStage, ...], shards: tuple[Shard, ...]) -> frozenset[tuple[str, int]]:
+        """The (stage name, shard) whose part is there; one listing."""
+        there = {entry.uri for entry in self.storage.list(self.uri("parts"))}
+        return frozenset(
+            (stage.name, shard.id)
+            for stage in stages
+            for shard in shards
+            if self.part(stage, shard.id, shard.keys[stage.name]) in there
+        )
+
+    def write_part(self, uri: str, stage: PlannedStage, part: pa.Table) -> None:
+        """Commits what one call of a stage gave (`part_table`)."""
+        self.write_table(uri, part, {"fingerprint": stage.fingerprint})
+
+    def read_part(self, uri: str, stage: PlannedStage) -> pa.Table:
+        """A part, under its pinned schema."""
+        return self.read_table(uri, part_schema(stage))
+
+    def write_table(self, uri: str, table: pa.Table, about: dict[str, str] | None = None) -> None:
+        """Commits a Parquet file; the same table gives the same bytes."""
+        if about:
+            table = table.replace_schema_metadata({f"lancer.{k}": v for k, v in about.items()})
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        self.storage.write(uri, buffer.getvalue())
+
+    def read_table(self, uri: str, expected: pa.Schema) -> pa.Table:
+        """A Parquet file; OutputError when it is none or has another schema."""
+        try:
+            table = pq.read_table(io.BytesIO(self.storage.read(uri))).replace_schema_metadata(None)
+        except pa.ArrowInvalid as error:
+            raise OutputError(f"{uri} is no Parquet file: {error}; remove it, and the run makes it again") from None
+        if not table.schema.equals(expected):
+            raise OutputError(f"{uri} has another schema than this version of lancer; remove it, or use --overwrite")
+        return table
+
+    def read_json(self) -> dict[str, Any] | None:
+        """`run.json`, or None in a folder that has none."""
+        uri = self.uri("run.json")
+        if not self.storage.exists(uri):
+            return None
+        try:
+            value = json.loads(self.storage.read(uri))
+        except ValueError as error:
+            raise OutputError(f"{uri} is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise OutputError(f"{uri} is no run.json of lancer")
+        return value
+
+    def write_json(self, value: dict[str, Any]) -> None:
+        """Commits `run.json`."""
+        text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+        self.storage.write(self.uri("run.json"), text.encode())
+
+    def clear(self) -> None:
+        """Removes a run: everything that `RunStore` writes, and nothing else."""
+        for entry in self.storage.list(self.root):
+            name = entry.uri[len(self.root.rstrip("/")) + 1 :]
+            top = name.split("/")[0]
+            if top in ("parts", "run.json", *TABLES) or ("/" not in name and name.endswith(".trec")):
+                self.storage.delete(entry.uri)

@@ -1,0 +1,127 @@
+"""Request → sub-questions (LANCER, section 4, "Synthetic Sub-question Generation"); the prompt and its reader.
+
+Two worked examples: without them the embedded SmolLM2 does not decompose at all, larger models do not need them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from lancer.engines.protocols import Message
+from lancer.prompts.data import as_data
+
+VERSION: Final = 1  # of the reader; the prompt's text enters fingerprints by itself
+
+_TASK = (
+    "You plan a report. List the {n} separate questions that its documents must answer so that the report covers the "
+    "whole request. Each question stands alone, names its subject, asks for one thing, and repeats no other. "
+    "Write one question per line and nothing else."
+)
+_EXAMPLES: Final = (
+    (
+        "Prepare an overview of urban tree planting in hot cities, for a council that must decide on a budget.",
+        (
+            "How much do street trees lower the temperature of a hot city?",
+            "What does planting and watering one urban tree cost over its life?",
+            "Which tree species survive drought and heat beside roads?",
+            "Who is responsible for the care of street trees in a city?",
+            "What damage do tree roots do to pavements and pipes?",
+            "How do residents take part in urban tree planting?",
+            "How is the survival of planted trees monitored?",
+            "Which neighbourhoods have the fewest trees?",
+            "How do trees affect air quality in streets?",
+            "What laws protect mature trees from felling?",
+        ),
+    ),
+    (
+        "Report on how a country replaced its paper ballots with electronic voting machines.",
+        (
+            "Why were paper ballots replaced by electronic voting machines?",
+            "How much did the electronic voting machines cost?",
+            "How are electronic voting machines tested for security?",
+            "What faults happened on election day with the machines?",
+            "How did voters with disabilities use the machines?",
+            "How are electronic votes recounted after a dispute?",
+            "Which companies supplied the voting machines?",
+            "How were poll workers trained to use the machines?",
+            "Did the change alter how many people voted?",
+            "What did courts decide about electronic voting?",
+        ),
+    ),
+)
+
+
+def render(
+    *, text: str, n: int, title: str | None = None, background: str | None = None, problem_statement: str | None = None
+) -> list[Message]:
+    """The chat prompt that asks for `n` sub-questions of one request."""
+    task = _TASK.replace("{n}", str(n))
+    messages: list[Message] = [{"role": "system", "content": task}]
+    for request, questions in _EXAMPLES:
+        messages.append({"role": "user", "content": f"Request: {request}"})
+        messages.append({"role": "assistant", "content": "\n".join(questions[: min(n, len(questions))])})
+    parts = [
+        f"{label}: {as_data(value)}"
+        for label, value in (
+            ("Title", title),
+            ("Request", text),
+            ("Background", background),
+            ("Problem statement", problem_statement),
+        )
+        if value
+    ]
+    messages.append({"role": "user", "content": "\n".join(parts)})
+    return messages
+
+
+_LEAD = re.compile(r"^\s*(?:[-*•–>]+|\(?\d{1,3}\s*[.):]|[a-z]\s*[.)]|(?:sub-?)?question\s*\d*\s*:|q\d*\s*[.:])\s*", re.I)
+_THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.S)
+
+
+def parse(output: str, n: int) -> list[str]:
+    """The distinct sub-questions in a model's output, at most `n`, in order; [] when there are none.
+
+    Reads a JSON list or one question per line, with any numbering or bullets; lines that are not questions (lead-ins,
+    remarks) are left out. A finished or unfinished thinking block is not part of the answer.
+    """
+    answer = _THINKING.sub("", output)
+    return distinct(_json_strings(answer) or answer.splitlines(), n)
+
+
+def distinct(lines: Sequence[str], n: int) -> list[str]:
+    """The first `n` questions among `lines` of which no two have nearly the same words (Jaccard of words > .8)."""
+    kept: list[str] = []
+    bags: list[frozenset[str]] = []
+    for line in lines:
+        question = _clean(line)
+        words = frozenset(re.findall(r"\w+", question.casefold()))
+        if not question.endswith(("?", "？", "؟")) or len(words) < 3:
+            continue
+        if any(len(words & bag) > 0.8 * len(words | bag) for bag in bags):
+            continue
+        kept.append(question)
+        bags.append(words)
+        if len(kept) == n:
+            break
+    return kept
+
+
+def _clean(line: str) -> str:
+    text = line.strip()
+    while (shorter := _LEAD.sub("", text, count=1).strip()) != text:
+        text = shorter
+    return text.strip("*_`\"'“”, ").strip()
+
+
+def _json_strings(text: str) -> list[str]:
+    start, end = text.find("["), text.rfind("]")
+    if start < 0 or end <= start:
+        return []
+    try:
+        value = json.loads(text[start : end + 1])
+    except ValueError:
+        return []
+    return [item for item in value if isinstance(item, str)]

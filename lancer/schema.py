@@ -1,0 +1,147 @@
+"""The columns of a run: one row per query, lists inside, under pinned Arrow types.
+
+Each stage reads some of these fields and adds others (`lancer.stages.base`). A matrix is two-dimensional, candidates x
+sub-questions, as a list of rows; null is a cell without a value, whose status says why. `SCHEMA_VERSION` enters every
+stage fingerprint: change it with any change of meaning here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import pyarrow as pa
+
+SCHEMA_VERSION: Final = 1
+
+RATING_SCALE: Final = (0, 5)
+PROBABILITY_SCALE: Final = (0.0, 1.0)
+
+
+class Scale(StrEnum):
+    """What the numbers of a coverage matrix are; tau is given in this scale."""
+
+    rating = "rating"
+    probability = "probability"
+
+    @property
+    def maximum(self) -> float:
+        """The highest value of the scale: 5 or 1."""
+        return 5.0 if self is Scale.rating else 1.0
+
+
+class CellStatus(StrEnum):
+    """Why a matrix cell has, or has not, a value."""
+
+    ok = "ok"
+    unreadable = "unreadable"  # the model's output holds no rating
+    no_text = "no_text"  # the candidate has no document text: never scored
+    error = "error"  # the engine failed on this cell
+
+
+class DecomposeStatus(StrEnum):
+    """How a query got its sub-questions."""
+
+    given = "given"
+    ok = "ok"
+    too_few = "too_few"  # fewer than asked for after all attempts; those found are used
+    failed = "failed"  # none
+
+
+CANDIDATE: Final = pa.struct(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("score", pa.float64(), nullable=False),
+        pa.field("has_text", pa.bool_(), nullable=False),
+    ]
+)
+SUB_QUESTION: Final = pa.struct(
+    [pa.field("id", pa.string(), nullable=False), pa.field("text", pa.string(), nullable=False)]
+)
+RANKING: Final = pa.struct(
+    [
+        pa.field("selector", pa.string(), nullable=False),  # its repr; parses back
+        pa.field("doc_ids", pa.list_(pa.string()), nullable=False),  # best first, every candidate once
+        pa.field("covers", pa.list_(pa.list_(pa.string())), nullable=False),  # per document: sub-question ids it newly covers
+        pa.field("uncovered", pa.list_(pa.string()), nullable=False),  # sub-question ids no candidate covers
+    ]
+)
+
+QUERY_ID: Final = pa.field("query_id", pa.string(), nullable=False)
+TEXT: Final = pa.field("text", pa.string(), nullable=False)
+TITLE: Final = pa.field("title", pa.string())
+BACKGROUND: Final = pa.field("background", pa.string())
+PROBLEM_STATEMENT: Final = pa.field("problem_statement", pa.string())
+GIVEN_CANDIDATES: Final = pa.field(
+    "given_candidates",
+    pa.list_(pa.struct([pa.field("doc_id", pa.string(), nullable=False), pa.field("score", pa.float64())])),
+)
+GIVEN_SUB_QUESTIONS: Final = pa.field("given_sub_questions", pa.list_(SUB_QUESTION))
+
+CANDIDATES: Final = pa.field("candidates", pa.list_(CANDIDATE), nullable=False)  # in first-stage order
+SUB_QUESTIONS: Final = pa.field("sub_questions", pa.list_(SUB_QUESTION), nullable=False)
+DECOMPOSE_STATUS: Final = pa.field("decompose_status", pa.string(), nullable=False)
+DECOMPOSE_RAW: Final = pa.field("decompose_raw", pa.list_(pa.string()), nullable=False)  # one text per attempt
+RATINGS: Final = pa.field("ratings", pa.list_(pa.list_(pa.int8())), nullable=False)
+RATING_STATUS: Final = pa.field("rating_status", pa.list_(pa.list_(pa.string())), nullable=False)
+RATING_RAW: Final = pa.field("rating_raw", pa.list_(pa.list_(pa.string())), nullable=False)  # "" = no call
+PROBABILITIES: Final = pa.field("probabilities", pa.list_(pa.list_(pa.float32())), nullable=False)
+PROBABILITY_STATUS: Final = pa.field("probability_status", pa.list_(pa.list_(pa.string())), nullable=False)
+RANKINGS: Final = pa.field("rankings", pa.list_(RANKING), nullable=False)
+
+INPUT_SCHEMA: Final = pa.schema(
+    [QUERY_ID, TEXT, TITLE, BACKGROUND, PROBLEM_STATEMENT, GIVEN_CANDIDATES, GIVEN_SUB_QUESTIONS]
+)
+
+LEDGER_SCHEMA: Final = pa.schema(
+    [
+        QUERY_ID,
+        pa.field("stage", pa.string(), nullable=False),
+        pa.field("attempt", pa.int16(), nullable=False),  # from 1
+        pa.field("engine", pa.string(), nullable=False),  # name in the config; "" = no engine
+        pa.field("calls", pa.int64(), nullable=False),
+        pa.field("pairs", pa.int64(), nullable=False),  # (document, sub-question) pairs
+        pa.field("prompt_tokens", pa.int64(), nullable=False),  # cached ones included
+        pa.field("cached_tokens", pa.int64(), nullable=False),
+        pa.field("output_tokens", pa.int64(), nullable=False),
+        pa.field("queue_s", pa.float64(), nullable=False),  # summed over calls
+        pa.field("run_s", pa.float64(), nullable=False),  # summed over calls; calls overlap
+        pa.field("latency_p50_s", pa.float64()),  # of calls, queue + run; null = no call
+        pa.field("latency_p95_s", pa.float64()),
+        pa.field("latency_max_s", pa.float64()),
+    ]
+)
+FAILURE_SCHEMA: Final = pa.schema(
+    [
+        QUERY_ID,
+        pa.field("stage", pa.string(), nullable=False),
+        pa.field("attempt", pa.int16(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),  # a short fixed word
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+
+RANKING_SCHEMA: Final = pa.schema(
+    [
+        QUERY_ID,
+        pa.field("selector", pa.string(), nullable=False),
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),  # from 1
+        pa.field("score", pa.float64(), nullable=False),  # strictly decreasing with rank
+        pa.field("first_stage_rank", pa.int32(), nullable=False),
+        pa.field("covers", pa.list_(pa.string()), nullable=False),
+    ]
+)
+COVERAGE_SCHEMA: Final = pa.schema(
+    [
+        QUERY_ID,
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("first_stage_rank", pa.int32(), nullable=False),
+        pa.field("sub_question_id", pa.string(), nullable=False),
+        pa.field("sub_question", pa.string(), nullable=False),
+        pa.field("rating", pa.int8()),  # scale rating, 0..5
+        pa.field("probability", pa.float32()),  # scale probability, 0..1
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("raw", pa.string(), nullable=False),
+    ]
+)

@@ -1,0 +1,102 @@
+"""Stage estimate: every (candidate, sub-question) pair → a probability by a neural scorer (DES: cross-encoder matrix)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lancer import schema
+from lancer.closed import Closed
+from lancer.engines.protocols import Block, ScoredBlock
+from lancer.schema import CellStatus
+from lancer.stages.base import Engines, StageOutput
+from lancer.stages.records import Failure, LedgerRecord, latencies
+
+
+class EstimateConfig(Closed):
+    """Which scorer, and what it is shown as the question."""
+
+    engine: str = "scorer"
+    with_request: bool = False  # prepend the request to each sub-question
+
+
+class Estimate:
+    """Adds `probabilities`, with status per cell."""
+
+    name = "estimate"
+    reads = (schema.TEXT, schema.CANDIDATES, schema.SUB_QUESTIONS)
+    adds = (schema.PROBABILITIES, schema.PROBABILITY_STATUS)
+
+    def __init__(self, config: EstimateConfig) -> None:
+        self._config = config
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The scorer."""
+        return (self._config.engine,)
+
+    def identity(self) -> dict[str, Any]:
+        """What the scorer is shown."""
+        return {"with_request": self._config.with_request}
+
+    def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
+        """Probabilities of shape (candidates, sub_questions) per query; the batch is one call of the scorer."""
+        rows = batch.to_pylist()
+        unique = sorted({c["doc_id"] for row in rows for c in row["candidates"] if c["has_text"]})
+        texts = dict(zip(unique, engines.documents().texts(unique), strict=True))
+        known = [[i for i, c in enumerate(row["candidates"]) if texts.get(c["doc_id"]) is not None] for row in rows]
+        blocks = [
+            Block(
+                documents=tuple(texts[row["candidates"][i]["doc_id"]] or "" for i in rows_known),
+                sub_questions=tuple(self._question(row, q) for q in row["sub_questions"]),
+            )
+            for row, rows_known in zip(rows, known, strict=True)
+        ]
+        scored = engines.scorer(self._config.engine).score(blocks)
+        columns: dict[str, list[object]] = {f.name: [] for f in self.adds}
+        ledger: list[LedgerRecord] = []
+        failures: list[Failure] = []
+        for row, rows_known, block in zip(rows, known, scored, strict=True):
+            shape = (len(row["candidates"]), len(row["sub_questions"]))
+            values, status, failed = _cells(shape, rows_known, block.scores)
+            columns["probabilities"].append(values)
+            columns["probability_status"].append(status)
+            ledger.append(self._record(row["query_id"], block))
+            if failed:
+                detail = f"{failed} of {shape[0] * shape[1]} cells: the scorer gave no number"
+                failures.append(Failure(query_id=row["query_id"], stage=self.name, reason="error", detail=detail))
+        return StageOutput(columns=columns, ledger=ledger, failures=failures)
+
+    def _question(self, row: dict[str, Any], sub_question: dict[str, str]) -> str:
+        return f"{row['text']} {sub_question['text']}" if self._config.with_request else sub_question["text"]
+
+    def _record(self, query_id: str, block: ScoredBlock) -> LedgerRecord:
+        return LedgerRecord(
+            query_id=query_id,
+            stage=self.name,
+            engine=self._config.engine,
+            calls=1,
+            pairs=block.scores.size,
+            prompt_tokens=block.tokens,
+            queue_s=block.queue_s,
+            run_s=block.run_s,
+            **latencies([block.queue_s + block.run_s]),
+        )
+
+
+def _cells(
+    shape: tuple[int, int], known: list[int], scores: np.ndarray[Any, np.dtype[np.float32]]
+) -> tuple[list[list[float | None]], list[list[str]], int]:
+    n, m = shape
+    values: list[list[float | None]] = [[None] * m for _ in range(n)]
+    status = [[str(CellStatus.no_text)] * m for _ in range(n)]
+    failed = 0
+    for i, line in zip(known, scores, strict=True):
+        for j, score in enumerate(line.tolist()):
+            good = np.isfinite(score)
+            values[i][j] = score if good else None
+            status[i][j] = str(CellStatus.ok if good else CellStatus.error)
+            failed += not good
+    return values, status, failed

@@ -1,0 +1,77 @@
+"""What a stage reports beside its columns: what each query's calls cost, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from lancer.engines.protocols import Generation
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRecord:
+    """One (query, stage, attempt); the fields of `lancer.schema.LEDGER_SCHEMA`."""
+
+    query_id: str
+    stage: str
+    attempt: int = 1
+    engine: str = ""
+    calls: int = 0
+    pairs: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_s: float = 0.0
+    run_s: float = 0.0
+    latency_p50_s: float | None = None
+    latency_p95_s: float | None = None
+    latency_max_s: float | None = None
+
+    def row(self) -> dict[str, object]:
+        """As a row of the ledger table."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One thing that failed for one query; the fields of `lancer.schema.FAILURE_SCHEMA`."""
+
+    query_id: str
+    stage: str
+    attempt: int = 1
+    reason: str
+    detail: str
+
+    def row(self) -> dict[str, object]:
+        """As a row of the failures table."""
+        return asdict(self)
+
+
+def of_generations(
+    generations: Sequence[Generation], *, query_id: str, stage: str, engine: str, attempt: int = 1, pairs: int = 0
+) -> LedgerRecord:
+    """Adds up the calls that one query made in one attempt."""
+    return LedgerRecord(
+        query_id=query_id,
+        stage=stage,
+        attempt=attempt,
+        engine=engine,
+        calls=len(generations),
+        pairs=pairs,
+        prompt_tokens=sum(g.prompt_tokens for g in generations),
+        cached_tokens=sum(g.cached_tokens for g in generations),
+        output_tokens=sum(g.output_tokens for g in generations),
+        queue_s=sum(g.queue_s for g in generations),
+        run_s=sum(g.run_s for g in generations),
+        **latencies([g.queue_s + g.run_s for g in generations]),
+    )
+
+
+def latencies(seconds: Sequence[float]) -> dict[str, float | None]:
+    """p50, p95 and maximum, as keyword arguments of a `LedgerRecord`; null without calls."""
+    if not seconds:
+        return {"latency_p50_s": None, "latency_p95_s": None, "latency_max_s": None}
+    p50, p95 = np.percentile(seconds, [50, 95])
+    return {"latency_p50_s": float(p50), "latency_p95_s": float(p95), "latency_max_s": float(max(seconds))}

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lancer.config import load_config
+from lancer.errors import InputError, UsageError
+from lancer.schema import Scale
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+GOOD = """\
+output: runs/x
+requests: r.jsonl
+corpus: c.jsonl
+retrieve: {source: bm25, depth: 10}
+decompose: {source: llm, n: 3}
+estimate:
+  engine: scorer
+select: {selectors: ["sum(tau=0)"]}
+engines:
+  bm25: {kind: lucene}
+  llm: {kind: vllm, model: "embedded:smollm2"}
+  scorer:
+    kind: bi-encoder
+    model: "embedded:minilm"
+"""
+
+
+def write(tmp_path: Path, text: str = GOOD) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_the_configs_in_the_repository_load(path: Path) -> None:
+    assert load_config(path).select.selectors
+
+
+def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
+    config = load_config(
+        write(tmp_path), ["retrieve.depth=7", "estimate=null", "judge.engine=llm", "select.selectors=[sum(tau=2)]"]
+    )
+    assert config.retrieve.depth == 7
+    assert config.scale is Scale.rating
+    assert config.select.selectors == ("sum(tau=2)",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("depth: 10", "dpth: 10", "config.yaml:4: unknown key 'retrieve.dpth'; did you mean 'depth'?"),
+        ("corpus:", "corpsu:", "config.yaml:3: unknown key 'corpsu'; did you mean 'corpus'?"),
+        ("    model: \"embedded:minilm\"", "    modell: m", "unknown key 'engines.scorer.modell'; did you mean 'model'?"),
+        ("depth: 10", "depth: 0", "config.yaml:4: retrieve.depth: Input should be greater than or equal to 1; found 0"),
+        ("depth: 10", "depth: ten", "retrieve.depth"),
+        ("source: bm25", "source: bm52", "config.yaml:4: retrieve.source: Input should be 'bm25', 'run' or 'requests'"),
+        ("output: runs/x\n", "", "key 'output' is missing"),
+        ("sum(tau=0)", "smu(tau=0)", "did you mean 'sum'?"),
+        ("sum(tau=0)", "sum(tau=abc)", "abc"),
+        ("  llm: {kind: vllm", "  lm: {kind: vllm", "`decompose.engine` names engine 'llm', which `engines` lacks"),
+        ("engine: scorer", "engine: llm", "`estimate.engine` names engine 'llm' of kind 'vllm'; it needs bi-encoder"),
+        ("kind: lucene", "kind: lucent", "lucent"),
+        ("estimate:\n  engine: scorer", "judge: {}\nestimate: {}", "exactly one of `judge` and `estimate`"),
+        ("corpus: c.jsonl", "corpus: c.jsonl\nmeasures: nDGC@10", "nDGC"),
+    ],
+)
+def test_a_bad_config_names_the_line_and_the_key(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(UsageError) as error:
+        load_config(write(tmp_path, GOOD.replace(old, new)))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("retrieve.depth", "'retrieve.depth' is not of the form key.path=value"),
+        ("=3", "is not of the form"),
+        ("output.x=3", "'output' is a value, it holds no keys"),
+        ("retrieve.dpth=3", "override retrieve.dpth: unknown key 'retrieve.dpth'; did you mean 'depth'?"),
+        ("retrieve.depth=-1", "override retrieve.depth: retrieve.depth: Input should be greater"),
+    ],
+)
+def test_a_bad_override_is_named(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_config(write(tmp_path), [override])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "config.yaml:"),
+        ("- 1\n- 2\n", "a config is a YAML mapping"),
+        ("", "a config is a YAML mapping"),
+        ("output: a\noutput: b\n", "config.yaml:2: field 'output': given twice, first on line 1"),
+        ("!!python/object/apply:os.system ['true']", "is not YAML"),
+    ],
+)
+def test_what_is_no_config_is_an_input_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        load_config(write(tmp_path, text))
+    assert message in str(error.value)
+
+
+def test_a_missing_config_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.yaml: cannot be read: No such file"):
+        load_config(tmp_path / "nothing.yaml")
