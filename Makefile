@@ -56,12 +56,14 @@ models: setup
 	$(BIN)/python -m lancer.engines.embedded
 
 demo: models
-	@echo "demo: retrieving, decomposing with SmolLM2, estimating and selecting on the bundled sample"
+	@echo "demo: BM25, sub-questions by SmolLM2, estimates by MiniLM, coverage ranking"
 	$(BIN)/lancer run configs/demo.yaml
 	echo "demo: the same with the given sub-questions"
-	$(BIN)/lancer run configs/demo-given.yaml
-	echo "demo: the three orders side by side"
-	$(BIN)/lancer evaluate --run runs/demo --run runs/demo-given
+	$(BIN)/lancer run configs/demo.yaml output=runs/demo-given decompose.source=given \
+	  decompose.path=configs/sample/sub_questions.jsonl
+	echo "demo: BM25, coverage with the model's sub-questions, coverage with the given ones"
+	$(BIN)/lancer evaluate --qrels configs/sample/qrels.txt --measures "alpha_nDCG@10 StRecall@10" \
+	  --run runs/demo/first_stage.trec runs/demo/run.trec runs/demo-given/run.trec
 
 test: models
 	@echo "test: running the tests"

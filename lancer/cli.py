@@ -62,14 +62,16 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = _command(commands, "evaluate", "score runs against judgments", _evaluate)
     evaluate.add_argument("--run", nargs="+", required=True, metavar="RUN", help="run files or run folders")
-    evaluate.add_argument("--qrels", nargs="+", required=True, metavar="FILE")
+    evaluate.add_argument("--qrels", nargs="+", default=[], metavar="FILE", help="optional when --ratings is given")
     evaluate.add_argument("--measures", default="alpha_nDCG@10 StRecall@10 nDCG@10", metavar="NAMES")
     evaluate.add_argument("--per-query", action="store_true")
     evaluate.add_argument("--output", default="table", choices=("table", "json", "csv", "latex"))
     evaluate.add_argument("--baseline", metavar="RUN", help="compare the others with this run")
     evaluate.add_argument("--test", choices=("randomisation", "t"))
     evaluate.add_argument("--correction", choices=("holm", "bh"))
-    evaluate.add_argument("--ties", default="lancer", choices=("lancer", "trec_eval", "ndeval"))
+    evaluate.add_argument("--ties", default="lancer", choices=("lancer", "trec_eval", "pyndeval"))
+    evaluate.add_argument("--ratings", metavar="FILE", help="the rating matrix that Cov is computed from")
+    evaluate.add_argument("--ratings-run", metavar="RUN", help="the run that a positional rating file belongs to")
     evaluate.add_argument("--plot", metavar="FILE", help="coverage@k of each run, .png or .svg")
     return parser
 
@@ -155,6 +157,8 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         correction=arguments.correction,
         ties=arguments.ties,
         plot=arguments.plot,
+        ratings=arguments.ratings,
+        ratings_run=arguments.ratings_run,
     )
     sys.stdout.write(text.rstrip("\n") + "\n")
     return 0

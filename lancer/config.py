@@ -67,10 +67,14 @@ class Config(Closed):
             raise ValueError("exactly one of `judge` and `estimate` makes the coverage matrix; set the other to null")
         for field, name, role in self._uses():
             if name not in self.engines:
-                raise ValueError(f"`{field}` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines))
+                raise ValueError(
+                    f"`{field}` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines)
+                )
             if ROLES[self.engines[name].kind] != role:
                 kinds = ", ".join(kind for kind, r in ROLES.items() if r == role)
-                raise ValueError(f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}")
+                raise ValueError(
+                    f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}"
+                )
         return self
 
     @property
@@ -183,9 +187,9 @@ def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:
     steps: list[str] = []
     at = tree
     for i, step in enumerate(loc):
-        if isinstance(at, dict) and step in at:
-            at = at[step]
-        elif isinstance(at, list | tuple) and isinstance(step, int) and step < len(at):
+        if (isinstance(at, dict) and step in at) or (
+            isinstance(at, list | tuple) and isinstance(step, int) and step < len(at)
+        ):
             at = at[step]
         elif i < len(loc) - 1:
             continue  # a union's tag
@@ -215,6 +219,3 @@ def _models(annotation: Any) -> list[type[Closed]]:
     if isinstance(annotation, type) and issubclass(annotation, Closed):
         return [annotation]
     return [m for part in getattr(annotation, "__args__", ()) for m in _models(part)]
-
-
-

@@ -39,7 +39,16 @@ class Check:
 
 def examine(storage: str | None = None, endpoint: str | None = None) -> list[Check]:
     """All checks; with `storage` (a folder or s3:// prefix) also one write, read and delete there."""
-    checks = [_python(), _java(), _vllm(), _torchvision(), _gpu(), _ray(), *(_model(name) for name in EMBEDDED), _disk()]
+    checks = [
+        _python(),
+        _java(),
+        _vllm(),
+        _torchvision(),
+        _gpu(),
+        _ray(),
+        *(_model(name) for name in EMBEDDED),
+        _disk(),
+    ]
     return [*checks, _storage(storage, endpoint)] if storage else checks
 
 
@@ -55,7 +64,9 @@ def render(checks: list[Check]) -> Table:
 
 def _python() -> Check:
     good = sys.version_info[:2] == (3, 11)
-    return Check("Python", good, platform.python_version(), "" if good else "use Python 3.11, the version that was tried")
+    return Check(
+        "Python", good, platform.python_version(), "" if good else "use Python 3.11, the version that was tried"
+    )
 
 
 def _java() -> Check:
@@ -79,7 +90,9 @@ def _torchvision() -> Check:
     if torch is None:
         return Check("PyTorch", False, "not installed", "install the extra lancer[cpu] or lancer[gpu]")
     if vision and not gpu_count():
-        return Check("PyTorch", False, f"{torch} with torchvision {vision}", "pip uninstall torchvision: vLLM on a CPU breaks")
+        return Check(
+            "PyTorch", False, f"{torch} with torchvision {vision}", "pip uninstall torchvision: vLLM on a CPU breaks"
+        )
     return Check("PyTorch", True, torch)
 
 

@@ -1,15 +1,15 @@
 """Everything lancer raises on purpose, and the exit code of each.
 
-    LancerError                      1
-    ├── UsageError                   2   command line, config key or value, selector spec, measure name
-    ├── InputError                   3   a file that was given: missing, malformed, empty, inconsistent
-    ├── PlanError                    4   the run cannot fit: hardware, columns, scales
-    ├── SetupError                   5   this machine lacks a package, Java, a model
-    ├── EngineError                  6   an engine did not start or died
-    ├── LimitError                   7   more failures than the config allows
-    ├── OutputError                  8   the output cannot be written, or holds another run
-    └── StorageError                 9   the object store does not answer or refuses
-    (interrupted: 130)
+LancerError                      1
+├── UsageError                   2   command line, config key or value, selector spec, measure name
+├── InputError                   3   a file that was given: missing, malformed, empty, inconsistent
+├── PlanError                    4   the run cannot fit: hardware, columns, scales
+├── SetupError                   5   this machine lacks a package, Java, a model
+├── EngineError                  6   an engine did not start or died
+├── LimitError                   7   more failures than the config allows
+├── OutputError                  8   the output cannot be written, or holds another run
+└── StorageError                 9   the object store does not answer or refuses
+(interrupted: 130)
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ RANKING: Final = pa.struct(
     [
         pa.field("selector", pa.string(), nullable=False),  # its repr; parses back
         pa.field("doc_ids", pa.list_(pa.string()), nullable=False),  # best first, every candidate once
-        pa.field("covers", pa.list_(pa.list_(pa.string())), nullable=False),  # per document: sub-question ids it newly covers
+        pa.field(
+            "covers", pa.list_(pa.list_(pa.string())), nullable=False
+        ),  # per document: sub-question ids it newly covers
         pa.field("uncovered", pa.list_(pa.string()), nullable=False),  # sub-question ids no candidate covers
     ]
 )

@@ -133,8 +133,8 @@ class Storage:
     def create(self, uri: str, data: bytes) -> bool:
         """Commits `data` unless the file exists; False if it does. Of several concurrent callers one gets True.
 
-        On S3 that last promise is the server's (If-None-Match; AWS, MinIO and Ceph keep it, rclone ignores the header:
-        there two callers within one round trip may both get True).
+        On S3 that last promise is the server's (If-None-Match; AWS and moto honour it, rclone ignores it: there two
+        callers within one round trip may both get True).
         """
         if is_remote(uri):
             return not self.exists(uri) and self._put_if_absent(uri, data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,3 +18,13 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the real data in ../shared/data, which is absent ({folder})")
     return folder
+
+
+@pytest.fixture(scope="session")
+def session_ray(s3_credentials: dict[str, str]) -> Iterator[None]:
+    """One local Ray of two CPUs for all tests; its workers know the test's object-store credentials."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
+    yield
+    ray.shutdown()

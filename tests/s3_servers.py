@@ -43,12 +43,9 @@ class S3Server:
         return boto3.session.Session().client("s3", endpoint_url=self.endpoint, config=settings)
 
 
-@pytest.fixture(scope="session", params=["moto", "rclone"])
-def s3_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """An S3 server on a free port of 127.0.0.1, stopped at the end of the session."""
-    name = str(request.param)
-    folder = tmp_path_factory.mktemp(name)
-    port = _free_port()
+@pytest.fixture(scope="session")
+def s3_credentials() -> Iterator[dict[str, str]]:
+    """The credentials of the test servers, in the environment of this process and of those it starts."""
     environment = {
         "AWS_ACCESS_KEY_ID": "test-key-id",
         "AWS_SECRET_ACCESS_KEY": f"test-{uuid.uuid4().hex}",
@@ -60,15 +57,26 @@ def s3_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             patch.delenv(variable, raising=False)
         for variable, value in environment.items():
             patch.setenv(variable, value)
-        command = _command(name, port, folder, environment)
-        with (folder.parent / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            _wait_for(port, process, Path(log.name))
-            yield S3Server(name, f"http://127.0.0.1:{port}", environment)
-        finally:
-            process.terminate()
-            process.wait(timeout=20)
+        yield environment
+
+
+@pytest.fixture(scope="session", params=["moto", "rclone"])
+def s3_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, s3_credentials: dict[str, str]
+) -> Iterator[S3Server]:
+    """An S3 server on a free port of 127.0.0.1, stopped at the end of the session."""
+    name = str(request.param)
+    folder = tmp_path_factory.mktemp(name)
+    port = _free_port()
+    command = _command(name, port, folder, s3_credentials)
+    with (folder.parent / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _wait_for(port, process, Path(log.name))
+        yield S3Server(name, f"http://127.0.0.1:{port}", s3_credentials)
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
 
 
 def _command(name: str, port: int, folder: Path, environment: dict[str, str]) -> list[str]:

@@ -54,7 +54,7 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
     [
         ("depth: 10", "dpth: 10", "config.yaml:4: unknown key 'retrieve.dpth'; did you mean 'depth'?"),
         ("corpus:", "corpsu:", "config.yaml:3: unknown key 'corpsu'; did you mean 'corpus'?"),
-        ("    model: \"embedded:minilm\"", "    modell: m", "unknown key 'engines.scorer.modell'; did you mean 'model'?"),
+        ('    model: "embedded:minilm"', "    modell: m", "unknown key 'engines.scorer.modell'; did you mean 'model'?"),
         ("depth: 10", "depth: 0", "config.yaml:4: retrieve.depth: Input should be greater than or equal to 1; found 0"),
         ("depth: 10", "depth: ten", "retrieve.depth"),
         ("source: bm25", "source: bm52", "config.yaml:4: retrieve.source: Input should be 'bm25', 'run' or 'requests'"),

@@ -50,7 +50,9 @@ def test_only_marked_passages_repeat_another(passages: dict[str, str]) -> None:
     marked = {frozenset((r["doc_id"], r["redundant_with"])) for r in rows if "redundant_with" in r}
     grams = {doc_id: _five_grams(text) for doc_id, text in passages.items()}
     alike = {
-        frozenset((a, b)) for a, b in combinations(grams, 2) if len(grams[a] & grams[b]) > 0.3 * len(grams[a] | grams[b])
+        frozenset((a, b))
+        for a, b in combinations(grams, 2)
+        if len(grams[a] & grams[b]) > 0.3 * len(grams[a] | grams[b])
     }
     assert marked, "redundant passages are part of the sample"
     assert alike <= marked

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -20,7 +21,7 @@ from lancer.engines import documents
 from lancer.engines.documents import DocumentStore, build_store
 from lancer.engines.jvm import JAVA_LOCK, java_home, java_message, start_jvm
 from lancer.engines.lucene_index import INDEX_VERSION, build_index, find_index
-from lancer.engines.protocols import Hit
+from lancer.engines.protocols import EngineClock, Hit
 from lancer.errors import EngineError, InputError, SetupError, UsageError, nearest
 from lancer.formats.aliases import BODIES
 from lancer.formats.records import first_present
@@ -47,8 +48,9 @@ class Rm3(Closed):
 class LuceneConfig(Closed):
     """A pool of searchers over one index. With `qld_mu` set, query likelihood ranks instead of BM25.
 
-    `index`: a folder, an archive (.tar.gz, .tgz, .zip; local or s3://) or the name of an Anserini prebuilt index, whose
-    analyzer must be that of `language`; None: built from the corpus.
+    `index`: a folder, an archive (.tar.gz, .tgz, .zip; local or s3://) or the name of an Anserini prebuilt index. Its
+    analyzer must be that of `language`, which nothing in an index tells, nor whether it holds learned weights. None:
+    built from the corpus.
     """
 
     kind: Literal["lucene"] = "lucene"
@@ -98,8 +100,10 @@ class LuceneEngine:
     """
 
     def __init__(self, config: LuceneConfig, corpus: str | None, corpus_digest: str | None, storage: Storage) -> None:
+        began = time.monotonic()
         self._config = config
         self._store: DocumentStore | None = None
+        self._busy_s, self._calls = 0.0, 0
         digest = corpus_digest or ""
         if corpus is not None:
             digest = digest or documents.corpus_digest(corpus, storage)
@@ -120,6 +124,11 @@ class LuceneEngine:
             raise UsageError("a lucene engine needs a corpus to index, or `index`")
         with JAVA_LOCK:
             self._searcher = self._open(config.index or str(self.folder))
+        self._startup_s = time.monotonic() - began
+
+    def clock(self) -> EngineClock:
+        """Start-up with building the index; busy = inside Lucene; one call per query; no tokens."""
+        return EngineClock(startup_s=self._startup_s, busy_s=self._busy_s, calls=self._calls, tokens=0)
 
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
         """At most `depth` hits per query: by score, then by doc_id. No term of a query in the index: [].
@@ -147,9 +156,12 @@ class LuceneEngine:
 
     def _search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
         with self._java():
+            began = time.monotonic()
             texts, keys = self._list(queries), self._list(map(str, range(len(queries))))
             answer = self._searcher.batch_search(texts, keys, depth, self._config.threads).entrySet().toArray()
             found = {e.getKey(): [Hit(doc.docid, doc.score) for doc in e.getValue()] for e in answer}
+            self._busy_s += time.monotonic() - began  # under the lock: one writer
+            self._calls += len(queries)
         return [found[str(key)] for key in range(len(queries))]
 
     @contextmanager
@@ -175,9 +187,8 @@ class LuceneEngine:
         except self._jnius.JavaException as error:
             raise InputError(f"Lucene cannot read this index: {java_message(error)}", file=name) from error
         contents = fields.fieldInfo("contents")
-        if contents is None or not contents.hasNorms() or fields.fieldInfo("id") is None:
-            reason = "not an Anserini index of text: it needs the fields `id` and `contents`, the latter with lengths"
-            raise InputError(reason, file=name)
+        if contents is None or fields.fieldInfo("id") is None:
+            raise InputError("not an Anserini index of text: it needs the fields `id` and `contents`", file=name)
         if config.rm3 is not None and not contents.hasVectors():
             raise InputError("RM3 needs document vectors, which this index lacks (-storeDocvectors)", file=name)
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_MAX_TERMS)

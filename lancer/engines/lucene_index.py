@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 INDEX_VERSION: Final = 1  # change it with anything below that changes what an index holds
 _ARCHIVES: Final = (".tar.gz", ".tgz", ".zip")
 _DOCUMENTS_PER_FILE: Final = 50_000  # Anserini gives each thread whole files
+_JAVA_BLANKS: Final = "".join(map(chr, range(33)))  # Anserini leaves out documents of nothing else
 _TAIL_BYTES: Final = 65_536
 _BROKEN: Final = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
 
@@ -90,12 +91,14 @@ def _write_documents(store: DocumentStore, folder: Path) -> int:
     folder.mkdir()
     count = 0
     with ExitStack() as files:
-        for count, (doc_id, text) in enumerate(store.items(), 1):
-            if count % _DOCUMENTS_PER_FILE == 1:
+        for doc_id, text in store.items():
+            if not text.strip(_JAVA_BLANKS):
+                continue
+            if count % _DOCUMENTS_PER_FILE == 0:
                 files.close()
-                name = f"{count // _DOCUMENTS_PER_FILE:05d}.jsonl"
-                file = files.enter_context(open(folder / name, "w", encoding="utf-8"))
+                file = files.enter_context(open(folder / f"{count}.jsonl", "w", encoding="utf-8"))
             file.write(json.dumps({"id": doc_id, "contents": text}) + "\n")
+            count += 1
     if not count:
         raise InputError("no document of the corpus has text")
     return count

@@ -33,7 +33,7 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One finished call. `error` is "" or one sentence: the call failed and `text` is empty. Seconds are of this call."""
+    """One finished call. `error` is "" or one sentence: the call failed, `text` is empty. Seconds are of this call."""
 
     text: str
     error: str = ""

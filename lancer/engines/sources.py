@@ -54,6 +54,6 @@ def digest_of(texts: list[Located]) -> str:
     """Identifies documents that come inside requests."""
     digest = hashlib.sha256()
     for located in texts:
-        for part in (located.document.doc_id, located.document.title, located.document.text):
+        for part in (located.document.doc_id, located.document.title or "", located.document.text):
             digest.update(part.encode() + b"\0")
     return digest.hexdigest()

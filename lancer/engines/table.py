@@ -13,6 +13,7 @@ from pydantic import Field
 from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
 from lancer.engines.embedded import resolve_model
 from lancer.engines.lucene import LuceneConfig, LuceneEngine
+from lancer.engines.lucene_index import index_digest
 from lancer.engines.sources import DocumentSource
 from lancer.engines.vllm_engine import VllmConfig, VllmEngine
 from lancer.storage import Storage
@@ -32,12 +33,14 @@ def build_engine(config: EngineConfig, source: DocumentSource, storage: Storage)
             return BiEncoder(config)
         case LuceneConfig():
             corpus = source if source.kind == "corpus" and config.index is None else None
-            return LuceneEngine(config, corpus and corpus.location, corpus and corpus.digest, storage)
+            if corpus is None:
+                return LuceneEngine(config, None, None, storage)
+            return LuceneEngine(config, corpus.location, corpus.digest, storage)
 
 
-def engine_identity(config: EngineConfig, source: DocumentSource) -> dict[str, Any]:
-    """Everything of an engine that can change results. SetupError when its model is missing."""
+def engine_identity(config: EngineConfig, source: DocumentSource, storage: Storage) -> dict[str, Any]:
+    """Everything of an engine that can change results. SetupError: its model is missing; InputError: its index is."""
     identity = {"kind": config.kind, **config.result_fields()}
     if isinstance(config, LuceneConfig):
-        return identity | {"corpus": source.digest if config.index is None else None}
+        return identity | {"index": source.digest if config.index is None else index_digest(config.index, storage)}
     return identity | {"revision": resolve_model(config.model, config.revision).revision}

@@ -150,13 +150,10 @@ class VllmEngine:
         # The engine is built by the thread that steps it: the number of OpenMP threads belongs to a thread.
         try:
             engine = _start(self.config)
-            tokenizer = engine.get_tokenizer()
-            if getattr(tokenizer, "chat_template", "") is None:
-                raise SetupError(f"model {self.config.model!r} has no chat template; choose an instruction-tuned one")
         except LancerError as error:
             started.set_exception(error)
             return
-        started.set_result((tokenizer, engine.vllm_config.model_config.max_model_len))
+        started.set_result((engine.get_tokenizer(), engine.vllm_config.model_config.max_model_len))
         ended = f"vLLM engine {self.config.model!r} is closed"
         try:
             self._serve(engine)
@@ -235,9 +232,9 @@ def _sampling_params(sampling: Sampling) -> Any:
 
 def _start(config: VllmConfig) -> Any:
     """Build vLLM's `LLMEngine` on the calling thread."""
-    resolved = resolve_model(config.model, config.revision)
-    _set_environment(config, is_local=resolved.path_or_id != config.model)
     try:
+        resolved = resolve_model(config.model, config.revision)
+        _set_environment(config, is_local=resolved.path_or_id != config.model)
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -268,7 +265,10 @@ def _start(config: VllmConfig) -> Any:
             arguments["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
             # 20 documents x 10 sub-questions: twice the pairs/s of the default of 128, as more of a prefix is shared.
             arguments["block_size"] = config.block_size or 32
-        return LLMEngine.from_engine_args(EngineArgs(**arguments))
+        engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        if getattr(engine.get_tokenizer(), "chat_template", "") is None:
+            raise SetupError(f"model {config.model!r} has no chat template; choose an instruction-tuned one")
+        return engine
     except LancerError:
         raise
     except Exception as error:
@@ -312,10 +312,10 @@ def _explain(error: Exception, config: VllmConfig) -> LancerError:
             "torchvision beside a CPU torch breaks vLLM: `pip uninstall torchvision torchaudio torchcodec`"
         )
     if "derived max_model_len" in said:
-        return UsageError(f"max_model_len {config.max_model_len} is more than model {config.model!r} has: {said}")
+        return UsageError(f"max_model_len {config.max_model_len} is more than model {config.model!r} allows")
     if "memory" in said.lower():
-        remedy = "lower kv_cache_gib (CPU), gpu_memory_utilization or max_model_len, or free memory"
-        return EngineError(f"vLLM has not enough memory for model {config.model!r}; {remedy}: {said}")
-    if isinstance(error, OSError):
+        remedy = "change kv_cache_gib (CPU) or gpu_memory_utilization (GPU), lower max_model_len, or free memory"
+        return EngineError(f"vLLM and model {config.model!r} do not fit into memory; {remedy}: {said}")
+    if isinstance(error, OSError) or "model weights" in said or "tokenizer" in said:
         return SetupError(f"model {config.model!r} cannot be loaded: {said}")
     return EngineError(f"vLLM did not start with model {config.model!r}: {type(error).__name__}: {said}")

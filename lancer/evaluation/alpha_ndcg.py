@@ -1,9 +1,9 @@
 """alpha-nDCG and sub-topic recall at any cutoff: NIST's ndeval, and pyndeval with it, stops at 20.
 
 Clarke et al., "Novelty and diversity in information retrieval evaluation" (SIGIR 2008). A document's gain is the sum,
-over the sub-topics it answers, of (1 - alpha)^(times the sub-topic was answered above it). The ideal ranking is ndeval's
-greedy one: at every rank the document with the highest gain, of several the one whose id sorts last. Equal to ndeval at
-cutoffs 5, 10 and 20 within 1e-6 on every topic.
+over the sub-topics it answers, of (1 - alpha)^(times the sub-topic was answered above it). The ideal ranking is the
+greedy one of ndeval: at every rank the document with the highest gain, of several the one whose id sorts last. Equal to
+ndeval at cutoffs 5, 10 and 20 within 1e-6 on every topic.
 """
 
 from __future__ import annotations

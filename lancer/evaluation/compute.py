@@ -1,8 +1,9 @@
 """Orders and judgments -> values per query: ir_measures, called so that it cannot go wrong, and our own code beside it.
 
 ir_measures 0.4.3 reuses a spent iterator when one call holds diversity measures with different (rel, alpha,
-judged_only): the second group gets 0.0 silently. It also applies the `gains` of one nDCG to others of the same call, and
-fails on `judged_only` of diversity measures. So: one call per group of equal parameters, judged documents chosen here.
+judged_only): the second group gets 0.0 silently. It also applies the `gains` of one nDCG to others of the same call,
+and fails on `judged_only` of diversity measures. So: one call per group of equal parameters, and judged documents are
+chosen here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ir_measures
 from ir_measures import Measure
 
 from lancer.evaluation.alpha_ndcg import alpha_ndcg, sub_topic_recall
+from lancer.evaluation.interpolated import interpolated_precision
 from lancer.evaluation.judgments import Judgments
 from lancer.evaluation.names import DIVERSITY, EVALUATORS, NDEVAL_DEPTH, cutoff_of
 from lancer.formats.runs import scores_for
@@ -32,8 +34,10 @@ def compute(orders: Orders, judgments: Judgments, measures: Sequence[Measure]) -
     values: Values = {}
     groups: dict[tuple[object, ...], list[Measure]] = {}
     for measure in measures:
-        if measure.NAME in DIVERSITY and (cutoff_of(measure) or 0) > NDEVAL_DEPTH:
-            values[str(measure)] = _beyond_ndeval(orders, judgments, measure)
+        if measure.NAME in ("NumQ", "NumRel"):  # they describe the qrels: also of queries that the run lacks
+            values[str(measure)] = {query_id: _count(judgments, query_id, measure) for query_id in judgments.queries}
+        elif measure.NAME == "IPrec" or (measure.NAME in DIVERSITY and (cutoff_of(measure) or 0) > NDEVAL_DEPTH):
+            values[str(measure)] = _own(orders, judgments, measure)
         else:
             fixed = sorted((name, repr(value)) for name, value in measure.params.items() if name != measure.AT_PARAM)
             groups.setdefault((measure.NAME in DIVERSITY, *fixed), []).append(measure)
@@ -59,18 +63,26 @@ def judged_share(orders: Orders, judgments: Judgments, cutoff: int | None) -> fl
     return sum(shares) / len(judgments.queries)
 
 
-def _beyond_ndeval(orders: Orders, judgments: Judgments, measure: Measure) -> dict[str, float]:
-    cutoff = cutoff_of(measure) or 0
+def _count(judgments: Judgments, query_id: str, measure: Measure) -> float:
+    if measure.NAME == "NumQ":
+        return 1.0
+    return float(sum(grade >= measure["rel"] for grade in judgments.grades[query_id].values()))
+
+
+def _own(orders: Orders, judgments: Judgments, measure: Measure) -> dict[str, float]:
     if measure.params.get("judged_only"):
         orders = judged_only(orders, judgments)
-    values = {}
-    for query_id, order in orders.items():
-        answers = judgments.answers(query_id, measure["rel"])
-        if measure.NAME == "StRecall":
-            values[query_id] = sub_topic_recall(order, answers, cutoff=cutoff)
-        else:
-            values[query_id] = alpha_ndcg(order, answers, cutoff=cutoff, alpha=measure["alpha"])
-    return values
+    return {query_id: _own_value(order, query_id, judgments, measure) for query_id, order in orders.items()}
+
+
+def _own_value(order: Sequence[str], query_id: str, judgments: Judgments, measure: Measure) -> float:
+    if measure.NAME == "IPrec":
+        relevant = {doc_id for doc_id, grade in judgments.grades[query_id].items() if grade >= measure["rel"]}
+        return interpolated_precision(order, relevant, recall=measure["recall"])
+    answers, cutoff = judgments.answers(query_id, measure["rel"]), measure.params["cutoff"]
+    if measure.NAME == "StRecall":
+        return sub_topic_recall(order, answers, cutoff=cutoff)
+    return alpha_ndcg(order, answers, cutoff=cutoff, alpha=measure["alpha"])
 
 
 def _diversity(orders: Orders, judgments: Judgments, measures: Sequence[Measure]) -> Values:

@@ -11,41 +11,42 @@ document whose rating is at least tau (3 by default, as CRUX has it). The denomi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, cast
+from typing import Literal
 
 import ir_measures
-from ir_measures import ParamInfo
+from ir_measures import Measure, ParamInfo
 
 Denominator = Literal["answerable", "all"]
 Ratings = Mapping[str, Mapping[str, float]]
 
 
-class _Cov(ir_measures.Measure):
+class _Cov(Measure):
     """Share of the sub-questions with a rating of at least `tau` in the top `cutoff`; computed by this module."""
 
     __name__ = "Cov"
     NAME = __name__
     PRETTY_NAME = "Coverage of sub-questions"
     SHORT_DESC = "The share of a query's sub-questions that the top k documents answer."
-    SUPPORTED_PARAMS: Final = {
+    SUPPORTED_PARAMS = {  # noqa: RUF012 - the base class declares it so
         "cutoff": ParamInfo(dtype=int, required=True, desc="ranking cutoff threshold"),
         "tau": ParamInfo(dtype=(int, float), default=3, desc="lowest rating that answers a sub-question"),
         "of": ParamInfo(dtype=str, choices=["answerable", "all"], default="answerable", desc="denominator"),
     }
 
-    def of_ranking(self, ranking: Sequence[str], ratings: Ratings) -> float:
-        """Its value for one query; `ratings`: sub-question -> doc_id -> rating."""
-        of = cast(Denominator, self["of"])
-        return coverage_curve(ranking, ratings, tau=self["tau"], of=of, depth=self["cutoff"])[-1]
+    def __init__(self, **params: object) -> None:
+        super().__init__(**params)  # type: ignore[no-untyped-call]
 
 
 Cov = _Cov()
 ir_measures.measures.register(Cov)
 
 
-def coverage_curve(
-    ranking: Sequence[str], ratings: Ratings, *, tau: float, of: Denominator, depth: int
-) -> list[float]:
+def coverage(measure: Measure, ranking: Sequence[str], ratings: Ratings) -> float:
+    """The value of a Cov measure for one query; see `coverage_curve`."""
+    return coverage_curve(ranking, ratings, tau=measure["tau"], of=measure["of"], depth=measure["cutoff"])[-1]
+
+
+def coverage_curve(ranking: Sequence[str], ratings: Ratings, *, tau: float, of: Denominator, depth: int) -> list[float]:
     """Cov@1 ... Cov@depth of one query; zeros when the denominator is 0.
 
     `ratings`: sub-question -> doc_id -> rating. A document without a rating answers nothing; a sub-question without any

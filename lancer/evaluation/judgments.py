@@ -19,9 +19,9 @@ class Judgments:
 
     def __init__(self, qrels: Iterable[Qrel]) -> None:
         rows = list(qrels)
+        self.queries = tuple(dict.fromkeys(qrel.query_id for qrel in rows))
         places = {name: place for place, name in enumerate(dict.fromkeys(qrel.sub_topic for qrel in rows))}
-        rows.sort(key=lambda qrel: places[qrel.sub_topic])  # stable; queries keep their own order below
-        self.queries = tuple(dict.fromkeys(qrel.query_id for qrel in qrels))
+        rows.sort(key=lambda qrel: places[qrel.sub_topic])
         self.grades: dict[str, dict[str, int]] = {query_id: {} for query_id in self.queries}
         self.sub_topics: dict[str, dict[str, dict[str, int]]] = {query_id: {} for query_id in self.queries}
         self.negative = 0

@@ -5,14 +5,16 @@ qrels that the run lacks counts 0; one only in the run is ignored; both are repo
 
 Deliberate differences to the evaluators underneath, each with a test:
 
-- Ties. The ranking's own order is final (`ties="lancer"`: score, then input rank, then line order). trec_eval breaks ties
-  by document id descending, pyndeval by document id ascending, NIST's ndeval goes by the rank column and, with
+- Ties. The ranking's own order is final (`ties="lancer"`: score, then input rank, then line order). trec_eval breaks
+  ties by document id descending, pyndeval by document id ascending; NIST's ndeval goes by the rank column and, with
   `-traditional`, does as trec_eval. `ties="trec_eval"` and `ties="pyndeval"` reproduce those orders.
-- Near-ties. Scores that differ in float64 only are ties to trec_eval (float32), not here. The evaluators are given the
-  scores n, n - 1, ..., 1, which are exact in float32.
+- Near-ties. Scores that differ in float64 only are ties to trec_eval 9 (float32), not here. The evaluators are given
+  the scores n, n - 1, ..., 1, which are exact in float32.
 - Repeated documents keep their first place; trec_eval refuses them, pyndeval counts them twice.
 - Interleaved queries are put together; pyndeval keeps only the last block of lines of a query.
 - Cutoffs above 20, which pyndeval refuses: alpha_nDCG and StRecall come from `lancer.evaluation.alpha_ndcg`.
+- Recall points. IPrec rounds them to numbers of documents as trec_eval 10 does (`lancer.evaluation.interpolated`);
+  pytrec_eval has trec_eval 9.
 - Sub-topics. Measures without sub-topics (nDCG, P, AP ...) on diversity qrels use a document's highest grade over them;
   ir_measures takes the last one of the file.
 - Negative grades mean unjudged, for `Judged` too; ir_measures counts them as judged.
@@ -31,7 +33,7 @@ from ir_measures import Measure
 
 from lancer.errors import InputError, UsageError, nearest
 from lancer.evaluation.compute import compute, judged_share
-from lancer.evaluation.coverage import Cov
+from lancer.evaluation.coverage import Cov, coverage
 from lancer.evaluation.judgments import Judgments
 from lancer.evaluation.names import DIVERSITY, NDEVAL_DEPTH, cutoff_of, parse_measures
 from lancer.formats.qrels import Qrel
@@ -101,12 +103,14 @@ def evaluate(
         rated = judgments if ratings is None else Judgments(ratings)
         for measure in covs:
             values[str(measure)] = {
-                query_id: measure.of_ranking(order, rated.sub_topics.get(query_id, {}))
+                query_id: coverage(measure, order, rated.sub_topics.get(query_id, {}))
                 for query_id, order in shared.items()
             }
         notes += _about(rated, covs)
         notes += _counted("queries without ratings, Cov counted 0", [q for q in shared if q not in rated.sub_topics])
-    per_query = {str(m): {query_id: values[str(m)].get(query_id, 0.0) for query_id in judgments.queries} for m in measures}
+    per_query = {
+        str(m): {query_id: values[str(m)].get(query_id, 0.0) for query_id in judgments.queries} for m in measures
+    }
     cutoffs = {str(measure): cutoff_of(measure) for measure in measures}
     return Evaluation(
         per_query=per_query,
@@ -115,7 +119,7 @@ def evaluate(
         cutoffs=cutoffs,
         queries_missing=missing,
         queries_ignored=ignored,
-        notes=tuple(notes),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -158,7 +162,9 @@ def _about(judgments: Judgments, measures: Sequence[Measure]) -> list[str]:
     notes = []
     if judgments.negative:
         notes.append(f"negative grades, read as unjudged: {judgments.negative}")
-    plain = [str(m) for m in measures if m.NAME not in DIVERSITY and m.NAME not in (Cov.NAME, "Judged", "NumQ", "NumRet")]
+    plain = [
+        str(m) for m in measures if m.NAME not in DIVERSITY and m.NAME not in (Cov.NAME, "Judged", "NumQ", "NumRet")
+    ]
     by_topic = [str(m) for m in measures if m.NAME in DIVERSITY or m.NAME == Cov.NAME]
     if judgments.diverse and plain:
         notes.append(f"the grade of a document is its highest over the sub-topics, for {', '.join(plain)}")

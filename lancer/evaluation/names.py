@@ -10,6 +10,7 @@ installed; Accuracy has no value where no relevant document is retrieved.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -18,6 +19,7 @@ from ir_measures import Measure
 
 from lancer.errors import UsageError, nearest
 from lancer.evaluation.coverage import Cov
+from lancer.schema import RATING_SCALE
 
 DIVERSITY: Final = frozenset(measure.NAME for measure in ir_measures.pyndeval.SUPPORTED_MEASURES)
 OWN_ABOVE_NDEVAL: Final = frozenset({"alpha_nDCG", "StRecall"})
@@ -29,7 +31,14 @@ EVALUATORS: Final = ir_measures.providers.FallbackProvider(
 
 _REGISTRY: Final[dict[str, Measure]] = ir_measures.measures.registry
 _NAMES: Final = {Cov.NAME, *(m.NAME for provider in EVALUATORS.providers for m in provider.SUPPORTED_MEASURES)}
-_LOW: Final = {"cutoff": 1, "rel": 1, "alpha": 0, "beta": 0, "tau": 0}
+_LIMITS: Final[dict[str, tuple[float, float]]] = {
+    "cutoff": (1, math.inf),
+    "rel": (1, math.inf),
+    "alpha": (0, 1),
+    "beta": (0, math.inf),
+    "recall": (0, 1),
+    "tau": RATING_SCALE,
+}
 _WORD: Final = re.compile(r"(?:[^\s,({]|\([^)]*\)?|\{[^}]*\}?)+")
 _BARE: Final = re.compile(r"(?<==)\s*(?!True\b|False\b)([A-Za-z][\w-]*)(?=\s*[,)])")
 
@@ -85,10 +94,10 @@ def _check_parameter(measure: Measure, parameter: str, value: object, word: str)
         kinds = info.dtype if isinstance(info.dtype, tuple) else (info.dtype,)
         allowed = ", ".join(map(repr, choices)) or " or ".join(kind.__name__ for kind in kinds)
         raise UsageError(f"measure {word!r}: {parameter} is {value!r}; allowed: {allowed}")
-    if isinstance(value, int | float) and value < _LOW.get(parameter, value):
-        raise UsageError(f"measure {word!r}: {parameter} is {value}; allowed: at least {_LOW[parameter]}")
-    if parameter == "alpha" and isinstance(value, float) and value > 1:
-        raise UsageError(f"measure {word!r}: alpha is {value}; allowed: 0 to 1")
+    low, high = _LIMITS.get(parameter, (-math.inf, math.inf))
+    if isinstance(value, int | float) and not low <= value <= high:
+        allowed = f"at least {low}" if high == math.inf else f"{low} to {high}"
+        raise UsageError(f"measure {word!r}: {parameter} is {value}; allowed: {allowed}")
 
 
 def _suggestion(word: str, name: str) -> str:

@@ -4,11 +4,11 @@ TREC RAG's measures (Pradeep et al., "The Great Nugget Recall", SIGIR 2025). Str
 others also count `partial_support` as .5. Vital measures look at vital nuggets, all-measures at every nugget; weighted
 ones weigh vital 1 and okay .5.
 
-On the 76 topics of `rag24-nuggets` all six equal the published values. The weighted two do so by one rule: a nugget whose
-importance is neither vital nor okay weighs 0 there, in numerator and denominator, while the all-measures count it. The
-language model labelled 8 of the 1,474 nuggets so, on two topics; weighing them like okay nuggets gives 2024-224013 .4054
-instead of .4032 and 2024-44329 .2273 instead of .2500 (weighted_score). An unknown assignment is no support (11 nuggets
-on two other topics).
+On the 76 topics of `rag24-nuggets` all six equal the published values. The weighted two do so by one rule: a nugget
+whose importance is neither vital nor okay weighs 0 there, in numerator and denominator; the all-measures count it. The
+language model labelled 8 of the 1,474 nuggets so, on two topics; weighing them like okay nuggets gives topic
+2024-224013 .4054 instead of .4032 and 2024-44329 .2273 instead of .2500 (weighted_score). An unknown assignment is no
+support (11 nuggets on two other topics).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def evaluate_nuggets(topics: Iterable[Topic], *, without_vital: str = "zero") ->
 
     `without_vital` is what becomes of a topic that has no nugget of any weight for a measure, above all one without
     vital nuggets: it counts "zero" (as TREC's own script has it), or that measure leaves it out, "skip". UsageError:
-    another word. InputError: no topic, a nugget without an assignment.
+    another word. InputError: no topic, a nugget without an assignment, nothing left to take the mean of.
     """
     if without_vital not in WITHOUT_VITAL:
         raise UsageError(f"without_vital {without_vital!r} does not exist{nearest(without_vital, WITHOUT_VITAL)}")
@@ -60,6 +60,9 @@ def evaluate_nuggets(topics: Iterable[Topic], *, without_vital: str = "zero") ->
                 if without_vital == "skip":
                     continue
             per_query[name][topic.query_id] = value or 0.0
+    left_out = [name for name, row in per_query.items() if not row]
+    if left_out:
+        raise InputError(f"no topic has a nugget that counts for {', '.join(left_out)}")
     notes = []
     if empty:
         done = "counted 0" if without_vital == "zero" else "left out of the measures concerned"
@@ -70,7 +73,7 @@ def evaluate_nuggets(topics: Iterable[Topic], *, without_vital: str = "zero") ->
         notes.append(f"nuggets with an unknown importance (weight 0) or assignment (no support): {words}")
     return Evaluation(
         per_query=per_query,
-        mean={name: math.fsum(row.values()) / len(row) if row else math.nan for name, row in per_query.items()},
+        mean={name: math.fsum(row.values()) / len(row) for name, row in per_query.items()},
         judged={},
         cutoffs={},
         queries_missing=(),

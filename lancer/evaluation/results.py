@@ -1,16 +1,18 @@
-"""Several evaluations side by side: intervals, differences to a baseline, significance. What tables and plots are made of."""
+"""Several evaluations side by side: intervals, differences to a baseline, significance. What tables are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from lancer.errors import UsageError, nearest
 from lancer.evaluation.measures import Evaluation
 from lancer.evaluation.significance import Comparison, compare, confidence_interval
 
-DEFAULT_TEST = "randomisation"
-DEFAULT_CORRECTION = "holm"
+SUMMED: Final = frozenset({"NumQ", "NumRel", "NumRet"})  # ir_measures adds these up
+DEFAULT_TEST: Final = "randomisation"
+DEFAULT_CORRECTION: Final = "holm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +20,8 @@ class Results:
     """The evaluations of several runs on the same qrels; `test` and `correction` say how they were compared.
 
     `intervals` and `comparisons`: measure name -> run name. `intervals` are 95 % bootstrap intervals of the mean;
-    `comparisons` has every run but the baseline, and is empty without one.
+    `comparisons` has every run but the baseline, and is empty without one. Where an evaluation has the sum over queries
+    (NumRet ...), both are scaled to it.
     """
 
     evaluations: dict[str, Evaluation]
@@ -58,10 +61,18 @@ def collect(
     comparisons: dict[str, dict[str, Comparison]] = {}
     for measure in next(iter(evaluations.values())).mean:
         rows = {name: evaluation.per_query[measure] for name, evaluation in evaluations.items()}
-        intervals[measure] = {name: confidence_interval(row, seed=seed) for name, row in rows.items()}
+        scale = len(rows[next(iter(rows))]) if measure.split("(")[0] in SUMMED else 1
+        intervals[measure] = {}
+        for name, row in rows.items():
+            low, high = confidence_interval(row, seed=seed)
+            intervals[measure][name] = (low * scale, high * scale)
         if baseline is not None:
             others = {name: row for name, row in rows.items() if name != baseline}
-            comparisons[measure] = compare(others, rows[baseline], test=test, correction=correction, seed=seed)
+            compared = compare(others, rows[baseline], test=test, correction=correction, seed=seed)
+            comparisons[measure] = {
+                name: replace(comparison, difference=comparison.difference * scale)
+                for name, comparison in compared.items()
+            }
     return Results(
         evaluations=dict(evaluations),
         intervals=intervals,

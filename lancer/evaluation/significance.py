@@ -49,7 +49,12 @@ class Comparison:
 
 
 def compare(
-    runs: Mapping[str, PerQuery], baseline: PerQuery, *, test: str = "randomisation", correction: str = "holm", seed: int = 0
+    runs: Mapping[str, PerQuery],
+    baseline: PerQuery,
+    *,
+    test: str = "randomisation",
+    correction: str = "holm",
+    seed: int = 0,
 ) -> dict[str, Comparison]:
     """Each of `runs` (without the baseline) against the baseline, in one measure.
 

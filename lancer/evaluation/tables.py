@@ -1,11 +1,10 @@
-"""Results as text: an aligned table for a terminal, JSON, CSV, LaTeX. No colours, so NO_COLOR has nothing to switch off."""
+"""Results as text: an aligned table for a terminal, JSON, CSV, LaTeX. No colours: NO_COLOR has nothing to do."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -15,7 +14,9 @@ from lancer.errors import UsageError, nearest
 from lancer.evaluation.results import Results
 from lancer.evaluation.significance import LEVEL
 
-_LATEX: Final = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"})
+_LATEX: Final = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
 
 
 def render(results: Results, output: str = "table", *, per_query: bool = False) -> str:
@@ -42,8 +43,8 @@ def _mean_rows(results: Results) -> Iterator[list[str]]:
             row.append(_judged(results, name, measure))
             comparison = results.comparisons.get(measure, {}).get(name)
             if comparison is not None:
-                row += [f"{comparison.difference:+.4f}", f"{comparison.p:.4f}"]
-                row.append(f"{comparison.p_corrected:.4f}" + (" *" if comparison.significant else "  "))
+                row += [f"{comparison.difference:+.4f}", _p(comparison.p)]
+                row.append(_p(comparison.p_corrected) + (" *" if comparison.significant else "  "))
             elif results.comparisons:
                 row += ["baseline", "", ""]
             yield row
@@ -61,6 +62,10 @@ def _query_rows(results: Results) -> Iterator[list[str]]:
             yield row
 
 
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else "<0.0001"
+
+
 def _judged(results: Results, name: str, measure: str) -> str:
     evaluation = results.evaluations[name]
     share = evaluation.judged_for(measure)
@@ -74,14 +79,15 @@ def _remarks(results: Results, *, mark: str) -> Iterator[str]:
     """How to read the figures, and every note; one that all runs share is said once."""
     sizes = {len(row) for evaluation in results.evaluations.values() for row in evaluation.per_query.values()}
     queries = str(max(sizes)) if len(sizes) == 1 else f"{min(sizes)} to {max(sizes)}"
-    yield f"Means over {queries} queries; bootstrap intervals over queries; judged: share of the top k that is judged."
+    yield f"Means over {queries} queries; bootstrap intervals over queries."
+    if any(evaluation.judged for evaluation in results.evaluations.values()):
+        yield "Judged: share of the top k that has a judgment."
     if results.comparisons:
         test = "randomisation test" if results.test == "randomisation" else "t-test"
         correction = {"holm": "Holm", "bh": "Benjamini-Hochberg"}[results.correction]
-        others = len(results.evaluations) - 1
         yield (
-            f"p: paired two-sided {test} against {results.baseline}; corrected by {correction} over {others} "
-            f"compared runs in each measure; {mark} corrected p below {LEVEL}."
+            f"p: paired two-sided {test} against {results.baseline}; corrected by {correction} within a measure "
+            f"(compared runs: {len(results.evaluations) - 1}); {mark} corrected p below {LEVEL}."
         )
     notes = {name: evaluation.notes for name, evaluation in results.evaluations.items()}
     shared = set.intersection(*(set(lines) for lines in notes.values()))
@@ -113,7 +119,7 @@ def _json(results: Results, per_query: bool) -> str:
         measures = {}
         for measure, mean in evaluation.mean.items():
             entry: dict[str, object] = {
-                "mean": _number(mean),
+                "mean": mean,
                 "interval": list(results.intervals[measure][name]),
                 "queries": len(evaluation.per_query[measure]),
                 "judged": evaluation.judged_for(measure),
@@ -154,7 +160,7 @@ def _csv(results: Results, per_query: bool) -> str:
                 differences = {} if comparison is None else comparison.by_query
                 writer.writerows([name, measure, q, value, differences.get(q)] for q, value in values.items())
                 continue
-            row: list[object] = [name, measure, len(values), _number(evaluation.mean[measure])]
+            row: list[object] = [name, measure, len(values), evaluation.mean[measure]]
             row += [*results.intervals[measure][name], evaluation.judged_for(measure)]
             if comparison is None:
                 writer.writerow([*row, None, None, None, None])
@@ -185,10 +191,6 @@ def _latex(results: Results, per_query: bool) -> str:
     lines += [" & ".join(name.translate(_LATEX) for name in header) + " \\\\", "\\midrule"]
     lines += [" & ".join(row) + " \\\\" for row in rows]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 OUTPUTS: Final[dict[str, Callable[[Results, bool], str]]] = {

@@ -59,7 +59,7 @@ def read_run(path: str | Path, storage: Storage | None = None) -> Run:
         if text.startswith("#") and not _is_run_line(columns):
             counts["comment lines skipped"] += 1
             continue
-        query_id, line = _parse(columns, Place(path, number))
+        query_id, line = _parse(columns, path, number)
         if query_id != current and query_id in queries:
             interleaved.add(query_id)
         current = query_id
@@ -126,20 +126,25 @@ def _is_run_line(columns: list[str]) -> bool:
     return len(columns) == 6 and _rank(columns[3]) is not None and _score(columns[4]) is not None
 
 
-def _parse(columns: list[str], place: Place) -> tuple[str, _Line]:
+def _parse(columns: list[str], path: str | Path, number: int) -> tuple[str, _Line]:
+    if len(columns) == 6:
+        query_id, _, doc_id, rank_text, score_text, _ = columns
+        rank, score = _rank(rank_text), _score(score_text)
+        if rank is not None and score is not None:
+            return query_id, _Line(-score, rank, number, doc_id)
+    raise _wrong(columns, Place(path, number))
+
+
+def _wrong(columns: list[str], place: Place) -> InputError:
     if len(columns) != 6:
-        raise place.error(f"{len(columns)} columns, 6 expected: {COLUMNS}")
-    query_id, _, doc_id, rank_text, score_text, _ = columns
-    rank, score = _rank(rank_text), _score(score_text)
-    if rank is None:
-        raise place.at("rank").expected(rank_text, "a whole number of at least 0")
-    if score is None:
-        raise place.at("score").expected(score_text, "a finite number")
-    return query_id, _Line(-score, rank, place.line or 0, doc_id)
+        return place.error(f"{len(columns)} columns, 6 expected: {COLUMNS}")
+    if _rank(columns[3]) is None:
+        return place.at("rank").expected(columns[3], "a whole number of at least 0")
+    return place.at("score").expected(columns[4], "a finite number")
 
 
 def _rank(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _score(text: str) -> float | None:

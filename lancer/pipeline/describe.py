@@ -24,7 +24,7 @@ def plan_run(path: str, overrides: Iterable[str]) -> Plan:
     """
     config = load_config(path, overrides)
     storage = Storage(config.storage)
-    plan = make_plan(config, read_inputs(config, storage))
+    plan = make_plan(config, read_inputs(config, storage), storage)
     storage.check_writable(config.output)
     if config.ray.address is None and "RAY_ADDRESS" not in os.environ:
         hardware.check_fits(plan, *hardware.this_machine(config.ray.num_cpus), "this machine")

@@ -1,6 +1,6 @@
 """One stage on one shard, and a finished shard's final tables. Runs on a worker; knows no Ray.
 
-The columns of a shard travel from stage to stage as one Arrow table; what a stage adds is committed as a part before the
+A shard's columns travel from stage to stage as one Arrow table; what a stage adds is committed as a part before the
 next one starts.
 """
 
@@ -95,7 +95,9 @@ def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for ranking in row["rankings"]:
             doc_ids = ranking["doc_ids"]
             scores = scores_for(len(doc_ids))
-            for rank, (doc_id, score, covers) in enumerate(zip(doc_ids, scores, ranking["covers"], strict=True), start=1):
+            for rank, (doc_id, score, covers) in enumerate(
+                zip(doc_ids, scores, ranking["covers"], strict=True), start=1
+            ):
                 yield {
                     "query_id": row["query_id"],
                     "selector": ranking["selector"],

@@ -23,9 +23,7 @@ def final_name(plan: Plan, shard: Shard) -> str:
 def finished(plan: Plan, store: RunStore) -> frozenset[int]:
     """Shards whose final tables are all there."""
     there = {table: {e.uri for e in store.storage.list(store.uri(table))} for table in TABLES}
-    return frozenset(
-        s.id for s in plan.shards if all(store.uri(t, final_name(plan, s)) in there[t] for t in TABLES)
-    )
+    return frozenset(s.id for s in plan.shards if all(store.uri(t, final_name(plan, s)) in there[t] for t in TABLES))
 
 
 def remove_stale(plan: Plan, store: RunStore) -> None:

@@ -26,7 +26,13 @@ def needs(plan: Plan, engines: tuple[str, ...] | None = None) -> list[Need]:
     used = [name for stage in plan.stages for name in stage.stage.engines] if engines is None else list(engines)
     configs = plan.config.engines
     pools = [
-        Need(name, configs[name].kind, configs[name].replicas, configs[name].num_cpus, getattr(configs[name], "num_gpus", 0))
+        Need(
+            name,
+            configs[name].kind,
+            configs[name].replicas,
+            configs[name].num_cpus,
+            getattr(configs[name], "num_gpus", 0),
+        )
         for name in dict.fromkeys(used)
     ]
     ray = plan.config.ray

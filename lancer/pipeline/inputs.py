@@ -12,6 +12,7 @@ from lancer import schema
 from lancer.config import Config
 from lancer.engines.documents import corpus_digest
 from lancer.engines.lucene import LuceneConfig
+from lancer.engines.lucene_index import index_digest
 from lancer.engines.sources import DocumentSource, candidate_documents, digest_of
 from lancer.errors import InputError, UsageError
 from lancer.formats.requests import Request, read_requests
@@ -99,7 +100,7 @@ def _source(config: Config, requests: list[Request], storage: Storage) -> Docume
         return DocumentSource("requests", config.requests, digest_of(documents))
     engine = config.engines.get(config.retrieve.engine)
     if config.retrieve.source == "bm25" and isinstance(engine, LuceneConfig) and engine.index is not None:
-        return DocumentSource("index", config.retrieve.engine, engine.index)
+        return DocumentSource("index", config.retrieve.engine, index_digest(engine.index, storage))
     raise UsageError("key 'corpus' is missing: the documents have no text without it")
 
 

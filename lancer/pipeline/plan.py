@@ -28,6 +28,7 @@ from lancer.stages.estimate import Estimate
 from lancer.stages.judge import Judge
 from lancer.stages.retrieve import Retrieve
 from lancer.stages.select import Select
+from lancer.storage import Storage
 
 DOCUMENT_READERS = ("retrieve", "judge", "estimate")  # stages that look up document text
 
@@ -89,12 +90,12 @@ def build_stages(config: Config) -> tuple[Stage, ...]:
     return (Retrieve(config.retrieve), Decompose(config.decompose), matrix, Select(config.select, config.scale))
 
 
-def make_plan(config: Config, inputs: Inputs) -> Plan:
-    """Checks the chain of columns and the selectors' tau against the scale; PlanError. Fixes all fingerprints and keys."""
+def make_plan(config: Config, inputs: Inputs, storage: Storage) -> Plan:
+    """Checks the columns' chain and each tau against the scale (PlanError); fixes all fingerprints and keys."""
     stages = build_stages(config)
     check_chain(stages, schema.INPUT_SCHEMA)
     check_selectors(config)
-    planned = _fingerprints(config, inputs.source, stages)
+    planned = _fingerprints(config, inputs.source, stages, storage)
     return Plan(config, inputs, planned, _shards(config, inputs.table, planned))
 
 
@@ -104,7 +105,9 @@ def check_selectors(config: Config) -> None:
         selector.check(config.scale)
 
 
-def _fingerprints(config: Config, source: DocumentSource, stages: tuple[Stage, ...]) -> tuple[PlannedStage, ...]:
+def _fingerprints(
+    config: Config, source: DocumentSource, stages: tuple[Stage, ...], storage: Storage
+) -> tuple[PlannedStage, ...]:
     inputs: dict[str, tuple[str, ...]] = {f.name: (f.name,) for f in schema.INPUT_SCHEMA}
     made_by: dict[str, str] = {}  # column → fingerprint of the stage that adds it
     planned = []
@@ -113,7 +116,7 @@ def _fingerprints(config: Config, source: DocumentSource, stages: tuple[Stage, .
             "stage": stage.name,
             "schema": schema.SCHEMA_VERSION,
             "settings": stage.identity(),
-            "engines": [engine_identity(config.engines[name], source) for name in stage.engines],
+            "engines": [engine_identity(config.engines[name], source, storage) for name in stage.engines],
             "documents": source.digest if stage.name in DOCUMENT_READERS else None,
             "reads": {f.name: made_by.get(f.name, "request") for f in stage.reads},
         }

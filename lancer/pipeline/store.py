@@ -1,9 +1,11 @@
 """The run folder: the truth about a run, on local disk or an object store.
 
-    run.json                                           resolved config, stages with fingerprints, inputs, versions, summary
-    parts/<stage>-<fingerprint>/shard-00003-<key>.parquet   a stage's columns, ledger and failures for one shard
-    ranking.parquet/  coverage.parquet/  ledger.parquet/  failures.parquet/     tables of one part per shard
-    run.trec  first_stage.trec                         the first selector's ranking, and where it started
+    run.json                   resolved config, stages with fingerprints, input digests, versions, result
+    parts/<stage>-<fingerprint>/shard-00003-<key>.parquet
+                               a stage's columns, ledger and failures for one shard
+    ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/
+                               tables, one part per shard
+    run.trec first_stage.trec  the first selector's ranking, and where it started
 
 Every file is committed in one step, so a file that is there is whole. A part's name holds its key: it may be reused
 exactly when a file of that name is there.

@@ -88,7 +88,19 @@ def show(result: RunResult, console: Console | None = None) -> None:
 
 
 def _stage_table(result: RunResult) -> Table:
-    names = ("stage", "queries", "reused", "calls", "pairs", "prompt tokens", "cached", "output", "seconds", "queries/s", "failures")
+    names = (
+        "stage",
+        "queries",
+        "reused",
+        "calls",
+        "pairs",
+        "prompt tokens",
+        "cached",
+        "output",
+        "seconds",
+        "queries/s",
+        "failures",
+    )
     table = _table(names)
     for t in result.stages:
         rate = t.queries_per_s
@@ -103,7 +115,9 @@ def _engine_table(result: RunResult) -> Table:
     for name, clocks in result.engines.items():
         for i, clock in enumerate(clocks):
             label = name if len(clocks) == 1 else f"{name}[{i}]"
-            table.add_row(label, f"{clock.startup_s:.1f}", f"{clock.busy_s:.1f}", f"{clock.calls:,}", f"{clock.tokens:,}")
+            table.add_row(
+                label, f"{clock.startup_s:.1f}", f"{clock.busy_s:.1f}", f"{clock.calls:,}", f"{clock.tokens:,}"
+            )
     return table
 
 

@@ -77,7 +77,9 @@ def render(
     return messages
 
 
-_LEAD = re.compile(r"^\s*(?:[-*•–>]+|\(?\d{1,3}\s*[.):]|[a-z]\s*[.)]|(?:sub-?)?question\s*\d*\s*:|q\d*\s*[.:])\s*", re.I)
+_LEAD = re.compile(
+    r"^\s*(?:[-*•–>]+|\(?\d{1,3}\s*[.):]|[a-z]\s*[.)]|(?:sub-?)?question\s*\d*\s*:|q\d*\s*[.:])\s*", re.I
+)
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.S)
 
 
@@ -98,7 +100,7 @@ def distinct(lines: Sequence[str], n: int) -> list[str]:
     for line in lines:
         question = _clean(line)
         words = frozenset(re.findall(r"\w+", question.casefold()))
-        if not question.endswith(("?", "？", "؟")) or len(words) < 3:
+        if not question.endswith(("?", "\uff1f", "\u061f")) or len(words) < 3:
             continue
         if any(len(words & bag) > 0.8 * len(words | bag) for bag in bags):
             continue

@@ -38,7 +38,7 @@ class Selector(ABC):
 
     def check(self, scale: Scale) -> None:
         """PlanError where a threshold is above the scale of the matrix: nothing could reach it."""
-        for name, allowed in allowed_values(self).items():
+        for name, allowed in allowed_values(type(self)).items():
             value = getattr(self, field_name(name))
             if isinstance(allowed, Threshold) and value > scale.maximum:
                 raise PlanError(

@@ -1,11 +1,12 @@
 """Greedy selection (LANCER, "Greedy Utility Selection"; DES): the document with the highest gain over those chosen.
 
 Equal gain: `ties=own` prefers the higher utility of the document alone, then the first-stage order; `ties=first` the
-first-stage order; `ties=second` the second order of the matrix (DES: the bi-encoder's). When nothing gains any more, the
-rest follows by one of the same three orders (`rest`). `budget` fills a context of that many tokens first: by gain per
-token, or starting from the best single document where that alone is worth more than all those (Khuller, Moss and Naor,
-"The budgeted maximum coverage problem", 1999); then the greedy goes on without the limit, so that the ranking is
-complete.
+first-stage order; `ties=second` the second order of the matrix (DES: the bi-encoder's). When nothing gains any more,
+the rest follows by one of the same three orders (`rest`).
+
+`budget` fills a context of that many tokens first: by gain per token, or starting from the best single document where
+that alone is worth more than all those (Khuller, Moss and Naor, "The budgeted maximum coverage problem", 1999). Then
+the greedy goes on without the limit, so that the ranking is complete.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Selection:
         if covered.size == 0:
             return cls(order.tolist(), covers, list(range(covered.shape[1])))
         ranked = covered[order]
-        answered = ranked.any(axis=0).tolist()
+        answered: BoolArray = np.logical_or.reduce(ranked, axis=0)
         for column, position in enumerate(ranked.argmax(axis=0).tolist()):
             if answered[column]:
                 covers[position].append(column)

@@ -6,16 +6,22 @@ leaves out at their default; the others are always written, so that a run tag sh
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lancer.errors import UsageError
 from lancer.schema import Scale
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_WHOLE: Final = re.compile(r"[+-]?\d+", re.ASCII)
+_WHOLE: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 class Allowed(Protocol):
@@ -81,7 +87,7 @@ class Choice:
         return value in self.words
 
     def __str__(self) -> str:
-        return " or ".join(self.words)
+        return "one of " + ", ".join(self.words)
 
 
 @dataclass(frozen=True)
@@ -108,15 +114,16 @@ def tau_parameter(default: float) -> Any:
     return parameter(default, Threshold(0, Scale.rating.maximum))
 
 
-def allowed_values(selector: Any) -> dict[str, Allowed]:
-    """Parameter name in specs -> what it may be, of a selector or a selector class, in the order of the spec."""
-    ordered = sorted(fields(selector), key=lambda f: bool(f.metadata["option"]))
+@cache
+def allowed_values(kind: type[Any]) -> Mapping[str, Allowed]:
+    """Parameter name in specs -> what it may be, of a selector class, in the order of the spec."""
+    ordered = sorted(fields(kind), key=lambda f: bool(f.metadata["option"]))
     return {spec_name(f.name): f.metadata["allowed"] for f in ordered}
 
 
 def field_name(name: str) -> str:
     """The field behind a parameter: `lambda` is a word of Python, so its field is `lambda_`."""
-    return "lambda_" if name == "lambda" else name
+    return f"{name}_" if keyword.iskeyword(name) else name
 
 
 def spec_name(name: str) -> str:
@@ -124,20 +131,20 @@ def spec_name(name: str) -> str:
     return name.removesuffix("_")
 
 
-def check_values(name: str, selector: Any) -> None:
+def check_values(name: str, selector: DataclassInstance) -> None:
     """UsageError where a parameter of the selector called `name` is outside its allowed values."""
-    for parameter_name, allowed in allowed_values(selector).items():
-        value = getattr(selector, field_name(parameter_name))
-        if value is not None and not allowed.admits(value):
+    for each in fields(selector):
+        value, allowed = getattr(selector, each.name), each.metadata["allowed"]
+        if value is not each.default and not allowed.admits(value):
             found = repr(value) if isinstance(value, str) else write(value)
-            raise UsageError(f"selector {name!r}: {parameter_name} must be {allowed}, found {found}")
+            raise UsageError(f"selector {name!r}: {spec_name(each.name)} must be {allowed}, found {found}")
 
 
-def canonical(name: str, selector: Any) -> str:
+def canonical(name: str, selector: DataclassInstance) -> str:
     """The spec that parses back to the selector called `name`; without blanks, since it is a run tag."""
     defaults = {spec_name(f.name): f.default for f in fields(selector) if f.metadata["option"]}
     shown = []
-    for parameter_name in allowed_values(selector):
+    for parameter_name in allowed_values(type(selector)):
         value = getattr(selector, field_name(parameter_name))
         if parameter_name not in defaults or value != defaults[parameter_name]:
             shown.append(f"{parameter_name}={write(value)}")

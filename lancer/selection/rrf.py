@@ -32,7 +32,7 @@ class ReciprocalRankFusion(Selector):
         parts = np.zeros(matrix.values.shape)
         for column in range(matrix.sub_questions):
             present = ~np.isnan(matrix.values[:, column])
-            parts[present, column] = 1.0 / (self.k + _ranks(matrix.values[present, column]))
+            parts[present, column] = 1.0 / (float(self.k) + _ranks(matrix.values[present, column]))
         # fsum rounds once: documents whose ranks are the same in another order of sub-questions tie exactly.
         return descending(np.array([math.fsum(row) for row in parts], dtype=np.float64))
 

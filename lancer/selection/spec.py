@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lancer.errors import UsageError, nearest
 from lancer.selection.base import Selector
-from lancer.selection.parameters import Allowed, allowed_values, field_name
+from lancer.selection.parameters import allowed_values, field_name
 from lancer.selection.table import SELECTORS
 
 
@@ -23,17 +23,16 @@ def parse_selector(spec: str) -> Selector:
     for item in inside[:-1].split(",") if inside[:-1].strip() else []:
         parameter, equals, text = (part.strip() for part in item.partition("="))
         if not equals:
-            raise UsageError(f"selector {spec!r}: found {item.strip()!r}, {name}{_form(allowed)} is expected")
-        if not allowed:
-            raise UsageError(f"selector {spec!r}: {name!r} takes no parameters")
+            raise UsageError(f"selector {spec!r}: found {item.strip()!r}, parameter=value is expected; {_takes(name)}")
         if parameter not in allowed:
-            close = nearest(parameter, allowed)
-            raise UsageError(f"selector {spec!r}: {name!r} has no parameter {parameter!r}{close}")
+            close = nearest(parameter, allowed) if allowed else f"; {_takes(name)}"
+            raise UsageError(f"selector {spec!r}: no parameter {parameter!r}{close}")
         if field_name(parameter) in values:
             raise UsageError(f"selector {spec!r}: {parameter} is given twice")
         values[field_name(parameter)] = allowed[parameter].read(text)
     return kind(**values)
 
 
-def _form(allowed: dict[str, Allowed]) -> str:
-    return f"({','.join(f'{name}=…' for name in allowed)})" if allowed else ""
+def _takes(name: str) -> str:
+    allowed = allowed_values(SELECTORS[name])
+    return f"{name} takes {'; '.join(f'{key}: {values}' for key, values in allowed.items()) or 'no parameters'}"

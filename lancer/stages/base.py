@@ -78,7 +78,9 @@ def check_chain(stages: Sequence[Stage], start: pa.Schema) -> None:
                 )
         for new in stage.adds:
             if new.name in have:
-                raise PlanError(f"stage {stage.name!r} adds column {new.name!r}, which {origin[new.name]} gives already")
+                raise PlanError(
+                    f"stage {stage.name!r} adds column {new.name!r}, which {origin[new.name]} gives already"
+                )
             have[new.name], origin[new.name] = new.type, f"stage {stage.name!r}"
 
 

@@ -1,7 +1,7 @@
 """Stage decompose: request → sub-questions (LANCER, section 4), by an LLM or as given (oracle).
 
-Retry rule: a query with fewer than n distinct sub-questions is asked again with the next seed at `retry_temperature`, at
-most `attempts` times in all; what earlier attempts found is kept and filled up. Fewer than n in the end is `too_few`
+Retry rule: a query with fewer than n distinct sub-questions is asked again with the next seed at `retry_temperature`,
+at most `attempts` times in all; what earlier attempts found is kept and filled up. Fewer than n in the end is `too_few`
 (those found are used); none is `failed` (the first stage's order stays).
 """
 
@@ -68,7 +68,9 @@ class Decompose:
         """Sampling, prompt and reader; nothing but the source when sub-questions are given."""
         if self._config.source == "given":
             return {"source": "given"}
-        example = prompt.render(text="{text}", n=self._config.n, title="{title}", background="{b}", problem_statement="{p}")
+        example = prompt.render(
+            text="{text}", n=self._config.n, title="{title}", background="{b}", problem_statement="{p}"
+        )
         return {
             **self._config.model_dump(mode="json", exclude={"path", "engine"}),
             "prompt": hashlib.sha256(repr(example).encode()).hexdigest(),

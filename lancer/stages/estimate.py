@@ -1,4 +1,4 @@
-"""Stage estimate: every (candidate, sub-question) pair → a probability by a neural scorer (DES: cross-encoder matrix)."""
+"""Stage estimate: every (candidate, sub-question) pair → a probability by a neural scorer (DES, coverage matrix)."""
 
 from __future__ import annotations
 

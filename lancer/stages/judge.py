@@ -92,9 +92,7 @@ class Judge:
             columns["rating_status"].append(status)
             columns["rating_raw"].append(raw)
             ledger.append(
-                of_generations(
-                    own, query_id=row.query_id, stage=self.name, engine=self._config.engine, pairs=len(own)
-                )
+                of_generations(own, query_id=row.query_id, stage=self.name, engine=self._config.engine, pairs=len(own))
             )
             failures.extend(self._failures(row, own, status))
         return StageOutput(columns=columns, ledger=ledger, failures=failures)
@@ -139,9 +137,7 @@ class Judge:
         ]
 
 
-def _read(
-    row: _Row, generations: list[Generation]
-) -> tuple[list[list[int | None]], list[list[str]], list[list[str]]]:
+def _read(row: _Row, generations: list[Generation]) -> tuple[list[list[int | None]], list[list[str]], list[list[str]]]:
     n, m = row.shape
     ratings: list[list[int | None]] = [[None] * m for _ in range(n)]
     status = [[str(CellStatus.no_text)] * m for _ in range(n)]

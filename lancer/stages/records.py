@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -69,8 +70,16 @@ def of_generations(
     )
 
 
-def latencies(seconds: Sequence[float]) -> dict[str, float | None]:
-    """p50, p95 and maximum, as keyword arguments of a `LedgerRecord`; null without calls."""
+class Latencies(TypedDict):
+    """Latency of calls, as keyword arguments of a `LedgerRecord`."""
+
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    latency_max_s: float | None
+
+
+def latencies(seconds: Sequence[float]) -> Latencies:
+    """p50, p95 and maximum; null without calls."""
     if not seconds:
         return {"latency_p50_s": None, "latency_p95_s": None, "latency_max_s": None}
     p50, p95 = np.percentile(seconds, [50, 95])

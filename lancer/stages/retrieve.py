@@ -7,6 +7,7 @@ marked, and no later stage scores it.
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from lancer import schema
 from lancer.closed import Closed
 from lancer.engines.protocols import Hit
 from lancer.stages.base import Engines, StageOutput
-from lancer.stages.records import Failure, LedgerRecord
+from lancer.stages.records import Failure, LedgerRecord, latencies
 
 RequestField = Literal["title", "text", "background", "problem_statement"]
 
@@ -68,26 +69,35 @@ class Retrieve:
     def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
         """Candidates with scores in first-stage order; a query without any is a failure record, not a lost row."""
         rows = batch.to_pylist()
+        began = time.monotonic()
         if self._config.source == "bm25":
             hits = engines.search(self._config.engine).search([self._query(row) for row in rows], self._config.depth)
         else:
             hits = [_given(row["given_candidates"] or [], self._config.depth) for row in rows]
+        seconds = (time.monotonic() - began) / len(rows)
         unique = sorted({hit.doc_id for found in hits for hit in found})
         texts = dict(zip(unique, engines.documents().texts(unique), strict=True))
         candidates = [
             [{"doc_id": h.doc_id, "score": h.score, "has_text": texts[h.doc_id] is not None} for h in found]
             for found in hits
         ]
-        searched = self._config.source == "bm25"
         return StageOutput(
             columns={"candidates": candidates},
-            ledger=[
-                LedgerRecord(query_id=row["query_id"], stage=self.name, engine=self._config.engine, calls=1)
-                if searched
-                else LedgerRecord(query_id=row["query_id"], stage=self.name)
-                for row in rows
-            ],
+            ledger=[self._record(row["query_id"], seconds) for row in rows],
             failures=[f for row, found in zip(rows, candidates, strict=True) for f in self._failures(row, found)],
+        )
+
+    def _record(self, query_id: str, seconds: float) -> LedgerRecord:
+        """A search is one batch for all rows: its time is shared among them."""
+        if self._config.source != "bm25":
+            return LedgerRecord(query_id=query_id, stage=self.name)
+        return LedgerRecord(
+            query_id=query_id,
+            stage=self.name,
+            engine=self._config.engine,
+            calls=1,
+            run_s=seconds,
+            **latencies([seconds]),
         )
 
     def _query(self, row: dict[str, Any]) -> str:

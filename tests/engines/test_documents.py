@@ -8,7 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def corpus(folder: Path, *documents: dict[str, object], name: str = "corpus.jsonl") -> Path:
+def corpus(folder: Path, *documents: Mapping[str, object], name: str = "corpus.jsonl") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
     file.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")

@@ -14,7 +14,7 @@ A, B, C = "How tall is the tower?", "Who built the tower?", "When was the tower 
         (f"1. {A}\n2) {B}\n(3) {C}", [A, B, C]),
         (f"- {A}\n* {B}\n• {C}", [A, B, C]),
         (f"Question 1: {A}\nSub-question: {B}\nQ3: {C}", [A, B, C]),
-        (f"**{A}**\n`{B}`\n\"{C}\"", [A, B, C]),
+        (f'**{A}**\n`{B}`\n"{C}"', [A, B, C]),
         (f"Here are the questions:\n\n{A}\n\n{B}\nI hope this helps.", [A, B]),
         (f'["{A}", "{B}"]', [A, B]),
         (f'```json\n["{A}",\n "{B}"]\n```', [A, B]),

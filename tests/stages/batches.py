@@ -20,9 +20,7 @@ REQUEST: dict[str, Any] = {
 
 
 def requests(*query_ids: str, **fields: Any) -> pa.Table:
-    return pa.Table.from_pylist(
-        [REQUEST | {"query_id": i} | fields for i in query_ids], schema=schema.INPUT_SCHEMA
-    )
+    return pa.Table.from_pylist([REQUEST | {"query_id": i} | fields for i in query_ids], schema=schema.INPUT_SCHEMA)
 
 
 def with_matrix_inputs(stage: Stage, rows: list[dict[str, Any]]) -> pa.Table:

@@ -31,7 +31,12 @@ def test_every_pair_has_a_cell_and_bad_ones_do_not_move_their_neighbours() -> No
     assert table["rating_raw"].to_pylist()[0] == [["4", "no idea"], ["", ""], ["2", ""]]
     assert len(text.calls) == 1, "a shard's prompts go out together"
     assert len(text.calls[0][0]) == 5, "a document without text is never scored"
-    assert [(r.query_id, r.calls, r.pairs) for r in output.ledger] == [("a", 4, 4), ("b", 1, 1), ("c", 0, 0), ("d", 0, 0)]
+    assert [(r.query_id, r.calls, r.pairs) for r in output.ledger] == [
+        ("a", 4, 4),
+        ("b", 1, 1),
+        ("c", 0, 0),
+        ("d", 0, 0),
+    ]
     assert [(f.query_id, f.reason, f.detail) for f in output.failures] == [
         ("a", "unreadable", "1 of 6 cells"),
         ("a", "error", "1 of 6 cells; e.g. prompt of 9,000 tokens"),

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 
 from lancer.engines.protocols import Block, Documents, EngineClock, Generation, Hit, Message, Sampling, ScoredBlock
 from lancer.engines.sources import DocumentSource
@@ -62,9 +61,9 @@ class EnginePool:
             max_restarts=RESTARTS,
             max_task_retries=RESTARTS,
         )
-        self._actors: list[ActorHandle] = [actor.remote(config, source, storage) for _ in range(config.replicas)]
+        self._actors: list[Any] = [actor.remote(config, source, storage) for _ in range(config.replicas)]
 
-    def starting(self) -> list[ray.ObjectRef]:
+    def starting(self) -> list[ray.ObjectRef[Any]]:
         """One reference per replica, ready when its engine is."""
         return [actor.clock.remote() for actor in self._actors]
 
@@ -78,15 +77,15 @@ class EnginePool:
         for actor in self._actors:
             ray.kill(actor)
 
-    def replica(self, key: str) -> ActorHandle:
+    def replica(self, key: str) -> Any:
         """The actor that serves a key: always the same one."""
         number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         return self._actors[number % len(self._actors)]
 
-    def get(self, refs: list[ray.ObjectRef]) -> list[Any]:
+    def get(self, refs: Sequence[ray.ObjectRef[Any]]) -> list[Any]:
         """Waits for calls; EngineError when the actor died more often than it is restarted."""
         try:
-            results: list[Any] = ray.get(refs)
+            results: list[Any] = ray.get(list(refs))
         except ray.exceptions.RayActorError as error:
             raise EngineError(f"engine {self.name!r} died and did not come back: {error}") from error
         return results
@@ -102,7 +101,7 @@ class PooledText:
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
     ) -> list[Generation]:
         """See `lancer.engines.protocols.TextEngine`."""
-        groups: dict[ActorHandle, list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for i, prompt in enumerate(prompts):
             groups.setdefault(self._pool.replica(_shared_beginning(prompt)), []).append(i)
         refs = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import platform
 import signal
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 import ray
@@ -55,7 +56,7 @@ def run(config: Config, *, mode: Mode = "resume", say: Say | None = None) -> Run
     say = say or _silent
     start = time.monotonic()
     storage = Storage(config.storage)
-    plan = make_plan(config, read_inputs(config, storage))
+    plan = make_plan(config, read_inputs(config, storage), storage)
     store = RunStore(storage, _absolute(config.output))
     _open_output(plan, store, mode)
     done = store.done(plan.stages, plan.shards)
@@ -90,8 +91,10 @@ def _open_output(plan: Plan, store: RunStore, mode: Mode) -> None:
     store.storage.check_writable(store.root)
     before = store.read_json()
     if before is None:
-        if mode != "overwrite" and any(True for _ in store.storage.list(store.root)):
-            raise OutputError(f"{store.root} holds files, but no run.json: it is no run folder; choose another `output`")
+        if store.storage.list(store.root):
+            raise OutputError(
+                f"{store.root} holds files, but no run.json: it is no run folder; choose another `output`"
+            )
         return
     if mode == "fail-if-exists":
         raise OutputError(f"{store.root} holds a run already")
@@ -165,20 +168,24 @@ class _Carrier:
 def _compute(
     plan: Plan, store: RunStore, todo: tuple[Shard, ...], done: frozenset[tuple[str, int]], result: RunResult, say: Say
 ) -> None:
-    with _ray(plan), _pools(plan, todo, done, store.storage, say) as pools:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_ray(plan))
+        # Before the pools: this asks Ray for a whole CPU for a moment, which the pools may not leave.
+        shards = ray.data.from_arrow([s.table for s in todo])
+        pools = stack.enter_context(_pools(plan, todo, done, store.storage, say))
         carrier = _Carrier(
             store, plan.stages, done, PooledEngines(pools, plan.source, store.storage), plan.config.scale
         )
-        dataset = _dataset(plan, carrier, todo)
+        dataset = _dataset(plan, carrier, todo, shards)
         with Progress(sum(s.table.num_rows for s in todo), lambda: _engine_line(pools)) as progress:
             for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                for row in batch.to_pylist():
+                for row in cast(pa.Table, batch).to_pylist():
                     result.count(StageReport(**report) for report in json.loads(row["reports"]))
                     progress.advance(row["queries"])
         result.engines = {name: pool.clocks() for name, pool in pools.items()}
 
 
-def _dataset(plan: Plan, carrier: _Carrier, todo: tuple[Shard, ...]) -> ray.data.Dataset:
+def _dataset(plan: Plan, carrier: _Carrier, todo: tuple[Shard, ...], dataset: ray.data.Dataset) -> ray.data.Dataset:
     keys = {s.id: s.keys for s in todo}
     names = {s.id: finish.final_name(plan, s) for s in todo}
     shared = ray.put((carrier, keys, names))
@@ -202,28 +209,28 @@ def _dataset(plan: Plan, carrier: _Carrier, todo: tuple[Shard, ...]) -> ray.data
         "num_cpus": plan.config.ray.worker_cpus,
         "compute": TaskPoolStrategy(size=plan.config.ray.workers),
     }
-    dataset = ray.data.from_arrow([s.table for s in todo])
     for number in range(len(plan.stages)):
         dataset = dataset.map_batches(step(number), **options)
     return dataset.map_batches(write, **options)
 
 
-def _fetch(shared: ray.ObjectRef) -> Any:
+def _fetch(shared: ray.ObjectRef[Any]) -> Any:
     return ray.get(shared)
 
 
 @contextlib.contextmanager
 def _ray(plan: Plan) -> Iterator[None]:
-    """A Ray to run on: the caller's, the cluster's, or a local one for this run. PlanError when the plan does not fit."""
+    """A Ray to run on: the caller's, the cluster's, or one for this run. PlanError when the plan does not fit."""
     config, mine = plan.config.ray, not ray.is_initialized()
+    _quieten()
     address = config.address or os.environ.get("RAY_ADDRESS")
     if mine and address is None:
         hardware.check_fits(plan, *hardware.this_machine(config.num_cpus), "this machine")
-        ray.init(num_cpus=config.num_cpus, include_dashboard=False, log_to_driver=False, logging_level="warning")
+        ray.init(num_cpus=config.num_cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     elif mine:
-        ray.init(address=address, log_to_driver=False, logging_level="warning")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     try:
-        total = ray.cluster_resources()
+        total: dict[str, float] = ray.cluster_resources()
         hardware.check_fits(plan, total.get("CPU", 0.0), total.get("GPU", 0.0), "the cluster")
         context = DataContext.get_current()
         context.enable_progress_bars = False
@@ -235,6 +242,13 @@ def _ray(plan: Plan) -> Iterator[None]:
     finally:
         if mine:
             ray.shutdown()
+
+
+def _quieten() -> None:
+    """Ray's own lines on every start are not for the users of a run; its warnings of trouble still come."""
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    for name in ("ray.data._internal.progress", "ray._private.authentication"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _own_error(error: BaseException) -> BaseException:
@@ -303,9 +317,7 @@ class _NoEngines:
 _NO_ENGINES: Any = _NoEngines()
 
 
-def _measure(
-    config: Config, store: RunStore, files: dict[str, str], notes: list[str]
-) -> dict[str, dict[str, float]]:
+def _measure(config: Config, store: RunStore, files: dict[str, str], notes: list[str]) -> dict[str, dict[str, float]]:
     if config.qrels is None:
         return {}
     qrels = read_qrels(config.qrels, store.storage)
@@ -361,5 +373,3 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-

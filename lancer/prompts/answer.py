@@ -1,0 +1,35 @@
+"""A model's output → its answer: without thinking, chat tokens and code fences. Both readers and parsers start here."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# <think> (DeepSeek-R1, Qwen), [THINK] (Magistral), ◁think▷ (Kimi), and gpt-oss channels, whole or without their
+# special tokens, which vLLM leaves out: "analysis…assistantfinal…".
+_OPEN: Final = re.compile(
+    r"<(?:seed:)?(?:think|thinking|thought|reasoning|scratchpad)>|\[THINK\]|\u25c1think\u25b7"
+    r"|<\|channel\|>(?:analysis|commentary)|\Aanalysis(?=[A-Z])",
+    re.IGNORECASE,
+)
+_CLOSE: Final = re.compile(
+    r"</(?:seed:)?(?:think|thinking|thought|reasoning|scratchpad)>|\[/THINK\]|\u25c1/think\u25b7"
+    r"|<\|channel\|>final\s*(?:<\|constrain\|>\s*\w+\s*)?<\|message\|>|assistantfinal",
+    re.IGNORECASE,
+)
+_TOKENS: Final = re.compile(r"<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|</?s>|<(?:end_of_turn|eos|pad)>|\[/?INST\]")
+_FENCE: Final = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*[\w-]*[ \t]*$|```", re.MULTILINE)
+
+
+def answer_of(output: str, *, opened: bool = False) -> str | None:
+    """What the model says after thinking, stripped; None when the thinking has not ended.
+
+    The answer begins after the last closing mark. A block that opens and does not close is unfinished, whatever stands
+    before or in it. `opened`: the chat template itself opens the block, so an output without a closing mark is all
+    thinking.
+    """
+    ends = [mark.end() for mark in _CLOSE.finditer(output)]
+    answer = output[ends[-1] :] if ends else output
+    if _OPEN.search(answer) or (opened and not ends):
+        return None
+    return _FENCE.sub("\n", _TOKENS.sub(" ", answer)).strip()

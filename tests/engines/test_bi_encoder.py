@@ -1,0 +1,163 @@
+"""The bi-encoder with the real MiniLM: equal to a plain computation, and the same bits whatever is beside a block."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from pydantic import ValidationError
+
+from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
+from lancer.engines.embedded import resolve_model
+from lancer.engines.protocols import Block
+from lancer.errors import SetupError, UsageError
+
+DOCUMENTS = (
+    "Bees collect nectar and pollen; on their way they carry pollen from flower to flower.",
+    "The bridge was closed for repairs from March to October, and traffic went through the old town.",
+    "",
+    "Pesticides of the neonicotinoid family harm the memory of honey bees. " * 4,
+    "Steel rusts when iron reacts with oxygen and water.",
+)
+SUB_QUESTIONS = ("How do bees pollinate plants?", "Which pesticides are dangerous to bees?", "Why does steel rust?")
+BLOCK = Block(DOCUMENTS, SUB_QUESTIONS)
+OTHER = Block(("A quite different passage about tides and the moon.", DOCUMENTS[0]), ("What causes the tides?",))
+
+
+@pytest.fixture(scope="module")
+def encoder() -> BiEncoder:
+    return BiEncoder(BiEncoderConfig(model="embedded:minilm", batch_tokens=128))
+
+
+def plain_embedding(text: str, model: Any, tokenizer: Any) -> npt.NDArray[np.float64]:
+    """One text at a time, no padding, mean over its tokens, unit length."""
+    import torch
+
+    with torch.inference_mode():
+        hidden = model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=256)).last_hidden_state[0]
+    mean = hidden.double().mean(0).numpy()
+    vector: npt.NDArray[np.float64] = mean / np.linalg.norm(mean)
+    return vector
+
+
+def test_scores_equal_the_plain_computation(encoder: BiEncoder) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = resolve_model("embedded:minilm").path_or_id
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    documents = np.array([plain_embedding(text, model, tokenizer) for text in DOCUMENTS])
+    sub_questions = np.array([plain_embedding(text, model, tokenizer) for text in SUB_QUESTIONS])
+    scored = encoder.score([BLOCK])[0]
+    np.testing.assert_allclose(scored.scores, np.clip(documents @ sub_questions.T, 0, 1), atol=1e-5)
+    assert scored.scores.dtype == np.float32
+    assert scored.scores.shape == (5, 3)
+    assert scored.tokens == sum(len(tokenizer(text).input_ids) for text in DOCUMENTS + SUB_QUESTIONS)
+
+
+def test_an_answer_scores_above_what_is_off_topic(encoder: BiEncoder) -> None:
+    scores = encoder.score([BLOCK])[0].scores
+    assert scores.argmax(0).tolist() == [0, 3, 4]
+    assert scores.min() >= 0
+    assert scores.max() <= 1
+
+
+def test_a_block_has_the_same_bits_beside_others_and_in_any_order(encoder: BiEncoder) -> None:
+    alone = encoder.score([BLOCK])[0].scores
+    assert np.array_equal(encoder.score([OTHER, BLOCK, OTHER])[1].scores, alone)
+    rows, columns = [3, 0, 4, 1, 2], [2, 0, 1]
+    shuffled = Block(tuple(DOCUMENTS[i] for i in rows), tuple(SUB_QUESTIONS[j] for j in columns))
+    assert np.array_equal(encoder.score([shuffled])[0].scores, alone[rows][:, columns])
+
+
+def test_equal_texts_are_embedded_once(encoder: BiEncoder) -> None:
+    once = encoder.score([BLOCK])[0]
+    twice = encoder.score([Block(DOCUMENTS + DOCUMENTS, SUB_QUESTIONS)])[0]
+    assert twice.tokens == once.tokens
+    assert np.array_equal(twice.scores, np.concatenate([once.scores, once.scores]))
+
+
+def test_long_texts_are_cut_and_counted() -> None:
+    encoder = BiEncoder(BiEncoderConfig(model="embedded:minilm", max_tokens=8))
+    long, also_long = (
+        "one two three four five six seven eight nine ten",
+        "one two three four five six and then some more",
+    )
+    scored = encoder.score([Block((long, "short"), (also_long,))])[0]
+    assert encoder.truncated == 2
+    assert scored.tokens == 8 + 3 + 8  # [CLS] and [SEP] are tokens too
+    assert scored.scores[0, 0] == pytest.approx(1)  # they begin alike, the rest is cut
+
+
+def test_prefixes_go_to_their_side(encoder: BiEncoder) -> None:
+    config = BiEncoderConfig(model="embedded:minilm", query_prefix="query: ", document_prefix="passage: ")
+    prefixed = BiEncoder(config).score([Block(("bees",), ("wasps",))])[0].scores
+    expected = encoder.score([Block(("passage: bees",), ("query: wasps",))])[0].scores
+    np.testing.assert_allclose(prefixed, expected, atol=1e-6)
+
+
+def test_cls_pooling_and_bfloat16_differ_from_mean_in_float32(encoder: BiEncoder) -> None:
+    scores = encoder.score([BLOCK])[0].scores
+    cls = BiEncoder(BiEncoderConfig(model="embedded:minilm", pooling="cls")).score([BLOCK])[0].scores
+    half = BiEncoder(BiEncoderConfig(model="embedded:minilm", dtype="bfloat16")).score([BLOCK])[0].scores
+    assert np.abs(cls - scores).max() > 0.05
+    assert 0 < np.abs(half - scores).max() < 0.03
+
+
+def test_empty_blocks_have_their_shape(encoder: BiEncoder) -> None:
+    shapes = [s.scores.shape for s in encoder.score([Block((), SUB_QUESTIONS), Block(DOCUMENTS, ()), Block((), ())])]
+    assert shapes == [(0, 3), (5, 0), (0, 0)]
+    assert encoder.score([]) == []
+
+
+def test_embeddings_are_unit_vectors_in_the_order_given(encoder: BiEncoder) -> None:
+    vectors = encoder.embed(["bees", "steel", "bees"])
+    assert vectors.shape == (3, 384)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert np.array_equal(vectors[0], vectors[2])
+    assert not np.array_equal(vectors[0], vectors[1])
+
+
+def test_what_the_model_cannot_embed_is_nan_and_nothing_beside_it(encoder: BiEncoder, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(resolve_model("embedded:minilm").path_or_id, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"][9055] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    damaged = BiEncoder(BiEncoderConfig(model=str(folder), batch_tokens=128))
+    word = damaged._tokenizer.convert_ids_to_tokens(9055)
+    scores = damaged.score([Block((f"the {word}", "bees"), ("bees",))])[0].scores
+    assert np.isnan(scores[0, 0])
+    assert scores[1, 0] == pytest.approx(1)
+
+
+def test_the_clock_adds_up(encoder: BiEncoder) -> None:
+    before = encoder.clock()
+    scored = encoder.score([BLOCK, OTHER])
+    after = encoder.clock()
+    assert after.calls - before.calls == 2
+    assert after.tokens - before.tokens == sum(s.tokens for s in scored)
+    assert after.busy_s - before.busy_s == pytest.approx(sum(s.run_s for s in scored), abs=0.01)
+    assert after.startup_s > 0
+
+
+def test_wrong_settings_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="max_tokens 1000 is more than the 512 positions"):
+        BiEncoder(BiEncoderConfig(model="embedded:minilm", max_tokens=1000))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(SetupError, match="cannot be loaded"):
+        BiEncoder(BiEncoderConfig(model=str(tmp_path)))
+    with pytest.raises(ValidationError):
+        BiEncoderConfig.model_validate({"model": "embedded:minilm", "max_token": 3})
+
+
+def test_place_and_speed_are_no_part_of_the_identity() -> None:
+    here = BiEncoderConfig(model="embedded:minilm")
+    there = BiEncoderConfig(model="embedded:minilm", replicas=8, num_gpus=1, num_cpus=2, threads=4, device="cuda")
+    assert here.result_fields() == there.result_fields()
+    assert here.result_fields() != BiEncoderConfig(model="embedded:minilm", max_tokens=128).result_fields()

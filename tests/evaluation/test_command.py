@@ -1,0 +1,158 @@
+"""`lancer evaluate` from paths to text."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from lancer.errors import InputError, UsageError
+from lancer.evaluation.command import evaluate_command, evaluate_nuggets_command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Eight queries with two sub-questions, answered by documents a and b; `first` finds a, `second` both."""
+    texts = {
+        "first": [f"q{n} Q0 {d} {r} {9 - r} bm25" for n in range(8) for r, d in enumerate("axb", 1)],
+        "second": [f"q{n} Q0 {d} {r} {9 - r} bm25:max" for n in range(8) for r, d in enumerate("abx", 1)],
+        "qrels": [line for n in range(8) for line in (f"q{n} 1 a 4", f"q{n} 2 b 4", f"q{n} 1 x 0")],
+    }
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+    return {name: str(tmp_path / name) for name in texts}
+
+
+def as_json(files: dict[str, str], measures: str = "StRecall@2", **options: object) -> dict[str, dict[str, object]]:
+    text = evaluate_command([files["first"], files["second"]], [files["qrels"]], measures, output="json", **options)  # type: ignore[arg-type]
+    found: dict[str, dict[str, object]] = json.loads(text)
+    return found
+
+
+def test_table(files: dict[str, str]) -> None:
+    text = evaluate_command([files["first"], files["second"]], [files["qrels"]], "StRecall@2 Judged@2")
+    rows = [line.split()[:3] for line in text.splitlines()]
+    assert ["StRecall@2", "bm25", "0.5000"] in rows
+    assert ["StRecall@2", "bm25:max", "1.0000"] in rows
+
+
+@pytest.mark.parametrize("baseline", ["bm25", "first"])
+def test_the_baseline_is_named_by_tag_or_path(files: dict[str, str], baseline: str) -> None:
+    found = as_json(files, baseline=files.get(baseline, baseline))
+    assert found["comparison"] == {"baseline": "bm25", "test": "randomisation", "correction": "holm"}
+    entry = found["runs"]["bm25:max"]["measures"]["StRecall@2"]  # type: ignore[index]
+    assert (entry["difference"], entry["p"]) == (0.5, 2 / 256)
+
+
+def test_a_baseline_that_is_not_among_the_runs_is_evaluated_too(files: dict[str, str]) -> None:
+    text = evaluate_command(
+        [files["second"]],
+        [files["qrels"]],
+        "StRecall@2",
+        output="json",
+        baseline=files["first"],
+        test="t",
+        correction="bh",
+    )
+    found = json.loads(text)
+    assert list(found["runs"]) == ["bm25:max", "bm25"]
+    assert found["comparison"] == {"baseline": "bm25", "test": "t", "correction": "bh"}
+
+
+def test_what_was_normalised_in_reading_is_said(files: dict[str, str]) -> None:
+    path = Path(files["first"])
+    path.write_text(path.read_text() + "q0 Q0 a 7 0.5 bm25\n")
+    text = evaluate_command([files["first"]], [files["qrels"]], "StRecall@2")
+    assert "Note: repeated documents, best score kept: 1." in text
+    assert "Note: queries whose lines are not together: 1." in text
+
+
+def test_csv_has_its_notes_in_the_log(files: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        text = evaluate_command([files["first"]], [files["qrels"]], "P@2", output="csv")
+    assert text.splitlines()[1].startswith("bm25,P@2,8,0.5,")
+    assert "bm25: the grade of a document is its highest over the sub-topics, for P@2" in caplog.messages
+
+
+def test_ratings_beside_the_qrels(files: dict[str, str], tmp_path: Path) -> None:
+    ratings = tmp_path / "ratings.json"
+    ratings.write_text(json.dumps({f"q{n}": [[3, 0, 0], [0, 0, 0], [0, 5, 0]] for n in range(8)}))
+    found = as_json(files, "Cov@2 Cov(of=all)@3", ratings=str(ratings), ratings_run=files["first"])
+    means = {
+        name: {measure: entry["mean"] for measure, entry in run["measures"].items()}  # type: ignore[index]
+        for name, run in found["runs"].items()
+    }
+    assert means["bm25"] == pytest.approx({"Cov@2": 0.5, "Cov(of='all')@3": 2 / 3})
+    assert means["bm25:max"] == pytest.approx({"Cov@2": 1.0, "Cov(of='all')@3": 2 / 3})
+
+
+def test_ratings_without_qrels(files: dict[str, str], tmp_path: Path) -> None:
+    ratings = tmp_path / "ratings.jsonl"
+    cells = [{"query_id": f"q{n}", "doc_id": "a", "sub_question_id": "1", "rating": 4} for n in range(8)]
+    ratings.write_text("\n".join(map(json.dumps, cells)))
+    text = evaluate_command([files["first"]], [], "Cov@2 Judged@2", output="json", ratings=str(ratings))
+    measures = json.loads(text)["runs"]["bm25"]["measures"]
+    assert (measures["Cov@2"]["mean"], measures["Judged@2"]["mean"]) == (1.0, 0.5)
+    with pytest.raises(UsageError, match="neither qrels nor ratings"):
+        evaluate_command([files["first"]], [], "Cov@2")
+
+
+@pytest.mark.parametrize(
+    ("measures", "label"),
+    [
+        ("Cov(tau=4,of=all)@10", "mean Cov(tau=4, of=all)@k"),
+        ("StRecall(rel=2)@2", "mean Cov(tau=2, of=answerable)@k"),
+        ("nDCG@10", "mean Cov(tau=3, of=answerable)@k"),
+    ],
+)
+def test_plot(files: dict[str, str], tmp_path: Path, measures: str, label: str) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "plots" / "curve.svg"
+    evaluate_command([files["first"], files["second"]], [files["qrels"]], measures, plot=str(plot))
+    image = plot.read_text()
+    assert label in image
+    assert "bm25:max" in image
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"measures": "ndcg@10"}, "did you mean 'nDCG@10'?"),
+        ({"output": "tex"}, "output 'tex' does not exist"),
+        ({"ties": "trec"}, "ties 'trec' does not exist; did you mean 'trec_eval'?"),
+        ({"test": "wilcoxon", "baseline": "bm25"}, "test 'wilcoxon' does not exist"),
+        ({"correction": "none", "baseline": "bm25"}, "correction 'none' does not exist"),
+        ({"test": "t"}, "need a baseline"),
+        ({"plot": "curve.pdf"}, "allowed endings"),
+        ({"ratings_run": "run.trec"}, "but no ratings"),
+    ],
+)
+def test_usage_errors_come_before_any_reading(options: dict[str, str], message: str) -> None:
+    given = {"measures": "nDCG@10"} | options
+    with pytest.raises(UsageError) as caught:
+        evaluate_command(["absent.run"], ["absent.qrels"], **given)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+def test_a_baseline_that_does_not_exist(files: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"neither one of the runs nor a run file; did you mean 'bm25'\?"):
+        as_json(files, baseline="bm52")
+
+
+def test_missing_files_are_input_errors(files: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        evaluate_command([files["first"]], [files["first"] + ".qrels"], "nDCG@10")
+
+
+def test_nuggets_of_two_systems(tmp_path: Path) -> None:
+    paths = []
+    for name, assignment in (("a.jsonl", "support"), ("b.jsonl", "not_support")):
+        nuggets = [{"text": "fact", "importance": "vital", "assignment": assignment}]
+        lines = [json.dumps({"qid": f"q{n}", "query": "?", "nuggets": nuggets}) for n in range(6)]
+        (tmp_path / name).write_text("\n".join(lines))
+        paths.append(str(tmp_path / name))
+    found = json.loads(evaluate_nuggets_command(paths, output="json", baseline=paths[1]))
+    entry = found["runs"][paths[0]]["measures"]["strict_vital_score"]
+    assert (entry["mean"], entry["difference"], entry["p"], entry["judged"]) == (1.0, 1.0, 2 / 64, None)

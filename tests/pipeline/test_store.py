@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lancer import schema
+from lancer.errors import OutputError
+from lancer.pipeline.inputs import read_inputs
+from lancer.pipeline.plan import Plan, make_plan
+from lancer.pipeline.store import RunStore, part_schema, part_table
+from lancer.stages.base import StageOutput
+from lancer.stages.records import Failure, LedgerRecord
+from lancer.storage import Storage
+from tests.pipeline.small import small_config
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    config = small_config(tmp_path)
+    return make_plan(config, read_inputs(config, Storage()), Storage())
+
+
+def test_a_part_holds_columns_ledger_and_failures_and_is_found_again(tmp_path: Path, plan: Plan) -> None:
+    store, stage, shard = RunStore(Storage(), str(tmp_path / "run")), plan.stages[0], plan.shards[0]
+    ids = shard.table["query_id"].to_pylist()
+    columns = pa.Table.from_pylist(
+        [{"query_id": i, "candidates": []} for i in ids], schema=pa.schema([schema.QUERY_ID, schema.CANDIDATES])
+    )
+    output = StageOutput(
+        {},
+        [LedgerRecord(query_id=i, stage="retrieve") for i in ids],
+        [Failure(query_id=ids[0], stage="retrieve", reason="no_candidates", detail="none")],
+    )
+    uri = store.part(stage, shard.id, shard.keys["retrieve"])
+    assert not store.done(plan.stages, plan.shards)
+    store.write_part(uri, stage, part_table(stage, columns, output))
+    assert store.done(plan.stages, plan.shards) == {("retrieve", shard.id)}
+    read = store.read_part(uri, stage)
+    assert read.schema == part_schema(stage)
+    assert [len(f) for f in read["failures"].to_pylist()] == [1] + [0] * (len(ids) - 1)
+    assert [r[0]["query_id"] for r in read["ledger"].to_pylist()] == ids
+
+
+def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
+    store = RunStore(Storage(), str(tmp_path))
+    table = pa.table({"a": ["x", None], "b": [1.5, 2.5]})
+    store.write_table(store.uri("one.parquet"), table)
+    store.write_table(store.uri("two.parquet"), table)
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+
+
+def test_what_is_no_part_is_named(tmp_path: Path, plan: Plan) -> None:
+    store = RunStore(Storage(), str(tmp_path))
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 torn")
+    with pytest.raises(OutputError, match=r"torn\.parquet is no Parquet file"):
+        store.read_part(store.uri("torn.parquet"), plan.stages[0])
+    store.write_table(store.uri("other.parquet"), pa.table({"a": [1]}))
+    with pytest.raises(OutputError, match=r"other\.parquet has another schema"):
+        store.read_part(store.uri("other.parquet"), plan.stages[0])
+
+
+def test_clearing_removes_a_run_and_nothing_else(tmp_path: Path) -> None:
+    store = RunStore(Storage(), str(tmp_path))
+    for name in ("run.json", "run.trec", "parts/retrieve-x/shard-00000-k.parquet", "ranking.parquet/shard-0.parquet"):
+        store.storage.write(store.uri(name), b"x")
+    store.storage.write(store.uri("notes.txt"), b"mine")
+    store.storage.write(store.uri("old", "old.trec"), b"mine")
+    store.clear()
+    left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert left == ["notes.txt", "old/old.trec"]
