@@ -60,6 +60,15 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--endpoint", metavar="URL", help="of that object store (default: the AWS settings)")
     _output_argument(doctor)
 
+    select = _command(commands, "select", "rankings from a stored coverage matrix, without any engine", _select)
+    select.add_argument("--matrix", required=True, metavar="PATH", help="a run folder, coverage.parquet, rating file")
+    select.add_argument("--selector", action="append", required=True, metavar="SPEC", help="repeatable")
+    select.add_argument("--output", required=True, metavar="PATH", help="a run file; a folder for several selectors")
+    select.add_argument("--run", metavar="RUN", help="the candidates in first-stage order; positional files need it")
+    select.add_argument("--second-order", metavar="RUN", help="for ties=second and rest=second")
+    select.add_argument("--token-counts", metavar="FILE", help="doc_id<TAB>count lines, for budget")
+    select.add_argument("--explain", metavar="FILE", help="JSON Lines: what each document newly covers")
+
     evaluate = _command(commands, "evaluate", "score runs against judgments", _evaluate)
     evaluate.add_argument("--run", nargs="+", required=True, metavar="RUN", help="run files or run folders")
     evaluate.add_argument("--qrels", nargs="+", default=[], metavar="FILE", help="optional when --ratings is given")
@@ -141,6 +150,27 @@ def _doctor(arguments: argparse.Namespace) -> int:
     else:
         Console(highlight=False, soft_wrap=True).print(render(checks))
     return 0 if all(check.ok for check in checks) else 5
+
+
+def _select(arguments: argparse.Namespace) -> int:
+    from lancer.pipeline.reselect import reselect
+
+    result = reselect(
+        arguments.matrix,
+        arguments.selector,
+        arguments.output,
+        run=arguments.run,
+        second_order=arguments.second_order,
+        token_counts=arguments.token_counts,
+        explain=arguments.explain,
+    )
+    for note in result.notes:
+        _say(f"note: {note}")
+    if result.missing:
+        _say(f"note: cells without a value, counted 0: {result.missing}")
+    for spec, path in result.files.items():
+        sys.stdout.write(f"{spec}: {result.queries} queries in {path}\n")
+    return 0
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:

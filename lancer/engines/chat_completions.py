@@ -75,7 +75,7 @@ def read_reply(status: int, headers: Mapping[str, str], content: bytes, secret: 
 
 
 def retry_after(value: str) -> float:
-    """Seconds to wait by a Retry-After header: a number, or an HTTP date; 0 when it holds neither."""
+    """Seconds to wait by a Retry-After header: a number, or an HTTP date (negative when past); 0 when it is neither."""
     try:
         return float(value) if value.strip().isdecimal() else parsedate_to_datetime(value).timestamp() - time.time()
     except (ValueError, OverflowError):

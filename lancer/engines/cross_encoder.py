@@ -159,7 +159,8 @@ class CrossEncoder:
         order = order[inputs.total[order] > 0]
         of_input[order] = self._probabilities(inputs, order)
         scores = np.full(pairs, -np.inf, np.float32)
-        np.maximum.at(scores, inputs.pair_of, of_input)
+        with np.errstate(invalid="ignore"):
+            np.maximum.at(scores, inputs.pair_of, of_input)
         return scores
 
     def _probabilities(self, inputs: Inputs, order: IntArray) -> npt.NDArray[np.float32]:

@@ -4,7 +4,8 @@ transformers pads every batch to its longest input. Here the tokens of a pack ar
 each sequence, and the last layer is computed only for the first token, where that is all the classifier reads (a sixth
 of the work in a model of six layers). On CPUs the linear layers go through oneDNN with weights packed once.
 
-BERT and MiniLM (Devlin et al., 2019; Wang et al., 2020), XLM-R (Conneau et al., 2020), ModernBERT (Warner et al., 2024).
+BERT and MiniLM (Devlin et al., 2019; Wang et al., 2020), XLM-R (Conneau et al., 2020), ModernBERT (Warner et al.,
+2024).
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class Placement:
 class Linear:
     """x W^T + b.
 
-    `packed`: through oneDNN's own operator, the one that PyTorch's compiler uses. `torch.nn.functional.linear` takes MKL
-    for float32, which is half as fast on AMD processors, and cannot fuse what follows.
+    `packed`: through oneDNN's own operator, the one that PyTorch's compiler uses. `torch.nn.functional.linear` takes
+    MKL for float32, which is half as fast on AMD processors, and cannot fuse what follows.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, packed: bool) -> None:

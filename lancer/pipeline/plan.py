@@ -100,9 +100,14 @@ def make_plan(config: Config, inputs: Inputs, storage: Storage) -> Plan:
 
 
 def check_selectors(config: Config) -> None:
-    """PlanError for a selector whose tau lies outside the scale of the matrix it will read."""
+    """PlanError: a selector's tau lies outside the scale of the matrix, or it needs what a run's matrix has not."""
     for selector in Select(config.select, config.scale).selectors:
         selector.check(config.scale)
+        if selector.needs:
+            raise PlanError(
+                f"selector {selector!r} needs {', '.join(selector.needs)}, which a run does not make; "
+                "use `lancer select` with --second-order or --token-counts on its matrix"
+            )
 
 
 def _fingerprints(

@@ -11,9 +11,9 @@ import re
 import unicodedata
 from typing import Final
 
-# By shape, not by model, so that a new model's tokens are covered: <|im_end|>, <｜User｜> (folded), <s>, <think>,
-# <start_of_turn>, <turn|>; our own marks however they are spaced; [INST], [/INST], [gMASK], [|user|], [@BOS@]; ]~b], [e~[.
-# An opening at the very end counts: what follows the place in a prompt might complete it.
+# By shape, not by model, so that a new model's tokens are covered: <|im_end|> (DeepSeek's full-width bars as well),
+# <s>, <think>, <start_of_turn>, <turn|>; our own marks however they are spaced; [INST], [/INST], [gMASK], [|user|], [@BOS@];
+# ]~b], [e~[. An opening at the very end counts: what follows the place might complete it.
 _MARKS: Final = re.compile(
     r"<(?=\s*/?\s*(?:\||(?:request|document|sub[-_ ]?question|question)s?\b)|[^<>\s]{0,64}(?:>|\Z))"
     r"|\[(?=/?(?:[|@]|[gs]?[A-Z][A-Z0-9_]+(?:\]|\Z)|\Z)|e~\[|~!?b[\[\]])"
@@ -27,9 +27,9 @@ _OPENINGS: Final = re.compile(r"[<\[\]\ufe64\uff1c\uff3b\uff3d]")
 def as_data(text: str) -> str:
     """`text`, stripped, with the bracket of everything that has the shape of a mark replaced by a look-alike.
 
-    No tokenizer reads ‹|im_end|> as a token. Characters are replaced one for one and all else stays as it is: braces
-    are safe because prompts are joined, never formatted. Full-width brackets and invisible characters do not hide a
-    mark, as some tokenizers fold them first.
+    Without its bracket no tokenizer reads `|im_end|>` as a token. Characters are replaced one for one and all else
+    stays as it is: braces are safe because prompts are joined, never formatted. Full-width brackets and invisible
+    characters do not hide a mark, as some tokenizers fold them first.
     """
     text = text.strip()
     if not _OPENINGS.search(text):

@@ -5,15 +5,15 @@ Two worked examples: without them the embedded SmolLM2 does not decompose at all
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
 from typing import Final
 
 from lancer.engines.protocols import Message
 from lancer.prompts.data import as_data
+from lancer.prompts.reading_questions import distinct, read_questions
 
-VERSION: Final = 1  # of the reader; the prompt's text enters fingerprints by itself
+__all__ = ["VERSION", "distinct", "parse", "render"]
+
+VERSION: Final = 2  # of the reader; the prompt's text enters fingerprints by itself
 
 _TASK = (
     "You plan a report. List the {n} separate questions that its documents must answer so that the report covers the "
@@ -77,53 +77,6 @@ def render(
     return messages
 
 
-_LEAD = re.compile(
-    r"^\s*(?:[-*•–>]+|\(?\d{1,3}\s*[.):]|[a-z]\s*[.)]|(?:sub-?)?question\s*\d*\s*:|q\d*\s*[.:])\s*", re.I
-)
-_THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.S)
-
-
 def parse(output: str, n: int) -> list[str]:
-    """The distinct sub-questions in a model's output, at most `n`, in order; [] when there are none.
-
-    Reads a JSON list or one question per line, with any numbering or bullets; lines that are not questions (lead-ins,
-    remarks) are left out. A finished or unfinished thinking block is not part of the answer.
-    """
-    answer = _THINKING.sub("", output)
-    return distinct(_json_strings(answer) or answer.splitlines(), n)
-
-
-def distinct(lines: Sequence[str], n: int) -> list[str]:
-    """The first `n` questions among `lines` of which no two have nearly the same words (Jaccard of words > .8)."""
-    kept: list[str] = []
-    bags: list[frozenset[str]] = []
-    for line in lines:
-        question = _clean(line)
-        words = frozenset(re.findall(r"\w+", question.casefold()))
-        if not question.endswith(("?", "\uff1f", "\u061f")) or len(words) < 3:
-            continue
-        if any(len(words & bag) > 0.8 * len(words | bag) for bag in bags):
-            continue
-        kept.append(question)
-        bags.append(words)
-        if len(kept) == n:
-            break
-    return kept
-
-
-def _clean(line: str) -> str:
-    text = line.strip()
-    while (shorter := _LEAD.sub("", text, count=1).strip()) != text:
-        text = shorter
-    return text.strip("*_`\"'“”, ").strip()
-
-
-def _json_strings(text: str) -> list[str]:
-    start, end = text.find("["), text.rfind("]")
-    if start < 0 or end <= start:
-        return []
-    try:
-        value = json.loads(text[start : end + 1])
-    except ValueError:
-        return []
-    return [item for item in value if isinstance(item, str)]
+    """The distinct sub-questions in a model's output, at most `n`, in order; [] when there are none."""
+    return read_questions(output, n)

@@ -22,7 +22,7 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=lambda pairs: JsonObject(tu
 
 
 def json_values(text: str) -> tuple[list[object], str]:
-    """The outermost objects (`JsonObject`) and lists in `text`, and the text around them."""
+    """The outermost objects (`JsonObject`) and lists in `text`, and the text around them, stripped."""
     values: list[object] = []
     around: list[str] = []
     at = begin = failures = 0
@@ -36,4 +36,4 @@ def json_values(text: str) -> tuple[list[object], str]:
         values.append(value)
         around.append(text[begin : start.start()])
         at = begin = end
-    return values, " ".join([*around, text[begin:]])
+    return values, " ".join([*around, text[begin:]]).strip()

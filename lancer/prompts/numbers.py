@@ -13,7 +13,10 @@ from typing import Final
 from lancer.prompts.unread import Unread
 
 # Possessive, so that neither "10" nor "3.5" is ever read in part.
-NUMBER: Final = r"(?<![\w.,/<>\u2264\u2265$€£+-])(?P<number>[-+]?\d++(?:[.,]\d++)*+)(?!\w)"
+NUMBER: Final = (
+    r"(?<![\w.,/<\u2264\u2265$\u20ac\u00a3+-])(?<![^\w\"']>)(?<!\A>)"  # ">3" is no rating, "<score>3" is
+    r"(?P<number>[-+]?\d++(?:[.,]\d++)*+)(?!\w)"
+)
 ECHO: Final = "\u241e"  # stands for an echoed scale in the plain text
 
 _PLAIN: Final = str.maketrans(

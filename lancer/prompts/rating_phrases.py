@@ -44,7 +44,7 @@ _AFTER = (
     r"|(?:because|since|as|for|due|given|based|on|but|which|with|out|points?|stars?|overall)\b))"
 )
 _NEGATED: Final = re.compile(
-    r"(?:\bnot|n't|\bcannot|\bnever|\bunable\s+to|\bthan|\bof|\bto|\bif)\s+(?:\w+\s+)?\Z", re.IGNORECASE
+    r"(?:\bnot|n't|\bcannot|\bnever|\bunable\s+to|\bthan|\bto|\bif)\s+(?:\w+\s+)?\Z", re.IGNORECASE
 )
 
 
@@ -54,7 +54,8 @@ def _compile(*patterns: str) -> list[re.Pattern[str]]:
 
 # A label with a sign, or brackets of its own: whatever follows the number.
 _MARKED: Final = _compile(
-    rf"{_FINAL}\b{_LABEL}{_CLOSERS}(?:{ECHO}\s*)?(?:\s*\b(?:for|of|on)\b[^\n.:=?]{{0,60}})?{_CLOSERS}{_SIGN}{_WORD}{NUMBER}",
+    rf"{_FINAL}\b{_LABEL}{_CLOSERS}(?:{ECHO}\s*)?(?:\s*\b(?:for|of|on)\b[^\n.:=?]{{0,60}})?"
+    rf"(?:\s+(?:is|was|would\s+be))?{_CLOSERS}{_SIGN}{_WORD}{NUMBER}",
     rf"{_FINAL}\b{_LABEL}\s*(?:{ECHO})?[^\S\n]*\n[\s>|-]*{NUMBER}(?=\s*(?:\n|\Z|[.,(/]|-\s))",
     rf"(?P<final>\b(?:final|overall)\b)\s*{_SIGN}{NUMBER}",
     rf"(?P<final>\\boxed)\s*\{{\s*(?:\\text\s*\{{\s*)?{NUMBER}",
@@ -83,7 +84,7 @@ _OUT_OF: Final = re.compile(
 _OUT_OF_AFTER: Final = re.compile(_AFTER, re.IGNORECASE)
 # Alone on the first or last line, or as the last sentence.
 _OPENERS = r"[\s\"'(\[{<#>|-]*"
-_UNIT = r"(?:\s*(?:points?|stars?|\u5206))?"
+_UNIT = r"(?:\s*(?:points?|stars?|\u5206)|[%+])?"
 _LONE: Final = _compile(
     rf"\A{_OPENERS}{NUMBER}{_UNIT}[\s\"')\]}}>|.!,]*(?=\n|\Z)",
     rf"(?:\n|(?<!\bno)(?<!\bfig)(?<!\bvol)[.!?]\"?\s){_OPENERS}{NUMBER}{_UNIT}[\s\"')\]}}>|.!]*\Z",

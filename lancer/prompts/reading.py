@@ -8,8 +8,8 @@ Rules, in order:
    explanation behind ("3 - names two causes"). Echoes of the scale, quotations and all other numbers do not count.
 4. A number that is called final ("final rating: 4", "overall", "so", \\boxed) outranks the others; "answer: 3" counts
    only where nothing else does. Those of one rank must agree: two ratings are ambiguous, never the first or the last.
-5. Only whole numbers within the scale are ratings ("4.0" is 4). "10", "-1", "3.5", "3-4", "4/10", "80 %" are unread, and
-   so is a text that names another scale. Digits of any script count; number words do not.
+5. Only whole numbers within the scale are ratings ("4.0" is 4). "10", "-1", "3.5", "3-4", "4/10", "80 %" are unread,
+   and so is a text that names another scale. Digits of any script count; number words do not.
 """
 
 from __future__ import annotations

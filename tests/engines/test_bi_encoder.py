@@ -30,7 +30,7 @@ OTHER = Block(("A quite different passage about tides and the moon.", DOCUMENTS[
 
 @pytest.fixture(scope="module")
 def encoder() -> BiEncoder:
-    return BiEncoder(BiEncoderConfig(model="embedded:minilm", batch_tokens=128))
+    return BiEncoder(BiEncoderConfig(model="embedded:minilm", batch_tokens=128, threads=1))
 
 
 def plain_embedding(text: str, model: Any, tokenizer: Any) -> npt.NDArray[np.float64]:

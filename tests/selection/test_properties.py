@@ -63,10 +63,10 @@ def test_exchanging_two_equal_candidates_exchanges_only_those(
     values[b] = values[a]
     ids = list(range(len(values)))
     exchanged = [b if i == a else a if i == b else i for i in ids]  # candidate at each row
-    # Scores by row: the first stage gives equal documents one after the other the places they have.
     before = [ids[row] for row in select(name, values).order]
     after = [exchanged[row] for row in select(name, values[exchanged]).order]
     assert after == [b if d == a else a if d == b else d for d in before]
+    assert before.index(min(a, b)) < before.index(max(a, b))  # the first stage decides between equals
 
 
 @pytest.mark.parametrize("name", ["sum", "max", "rrf"])

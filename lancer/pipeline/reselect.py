@@ -1,0 +1,104 @@
+"""`lancer select`: rankings from a stored matrix, in seconds, without Ray, GPU or Java."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lancer.errors import InputError, UsageError
+from lancer.formats.lines import read_lines
+from lancer.formats.runs import read_run, write_run
+from lancer.pipeline.matrices import StoredMatrix, read_matrices
+from lancer.selection import Selector, parse_selector
+from lancer.storage import Storage, join
+
+
+@dataclass
+class Reselection:
+    """`files`: selector → run file; `missing`: cells without a value, counted 0, over all matrices."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    queries: int = 0
+    missing: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def reselect(
+    matrix: str,
+    selectors: Sequence[str],
+    output: str,
+    *,
+    run: str | None = None,
+    second_order: str | None = None,
+    token_counts: str | None = None,
+    explain: str | None = None,
+    storage: Storage | None = None,
+) -> Reselection:
+    """Writes one run per selector: to the file `output`, or, for several selectors, into the folder `output`.
+
+    `run`: the candidates and their first-stage order. `second_order`: a run by another ranker, for `ties=second` and
+    `rest=second`. `token_counts`: `doc_id<TAB>count` lines, for `budget`. `explain`: a JSON Lines file that says per
+    query and selector which document newly covers what, and what stays uncovered.
+    UsageError, PlanError, InputError before anything is written.
+    """
+    storage = storage or Storage()
+    parsed = [parse_selector(spec) for spec in selectors]
+    if len({repr(s) for s in parsed}) < len(parsed):
+        raise UsageError("a selector is given twice")
+    first = read_run(run, storage) if run else None
+    second = read_run(second_order, storage).rankings if second_order else None
+    counts = _read_counts(token_counts, storage) if token_counts else None
+    result = Reselection()
+    rankings: dict[str, list[tuple[str, list[str]]]] = {repr(s): [] for s in parsed}
+    reasons: list[str] = []
+    for stored in read_matrices(matrix, storage, first, result.notes):
+        order = None if second is None else [d for d, _ in second.get(stored.query_id, [])]
+        values = stored.coverage_matrix(second_order=order, token_counts=counts)
+        result.queries += 1
+        result.missing += values.missing
+        for selector in parsed:
+            selection = selector.select(values)
+            rankings[repr(selector)].append((stored.query_id, [stored.doc_ids[i] for i in selection.order]))
+            if explain:
+                reasons.append(_reason(stored, selector, selection.order, selection.covers, selection.uncovered))
+    if result.queries == 0:
+        raise InputError("holds no matrix", file=matrix)
+    first_tag = first.tag if first else "matrix"
+    for spec, ranked in rankings.items():
+        path = output if len(parsed) == 1 else join(output, f"{spec}.trec")
+        write_run(path, ranked, f"{first_tag}:{spec}", storage)
+        result.files[spec] = path
+    if explain:
+        storage.write(explain, "".join(reasons).encode())
+    return result
+
+
+def _reason(
+    stored: StoredMatrix, selector: Selector, order: list[int], covers: list[list[int]], uncovered: list[int]
+) -> str:
+    ids = stored.sub_question_ids
+    chosen = [
+        {"doc_id": stored.doc_ids[i], "rank": rank, "covers": [ids[j] for j in new]}
+        for rank, (i, new) in enumerate(zip(order, covers, strict=True), start=1)
+        if new
+    ]
+    record = {
+        "query_id": stored.query_id,
+        "selector": repr(selector),
+        "chosen": chosen,
+        "uncovered": [ids[j] for j in uncovered],
+    }
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _read_counts(path: str, storage: Storage) -> dict[str, int]:
+    return dict(_count_lines(path, storage))
+
+
+def _count_lines(path: str, storage: Storage) -> Iterator[tuple[str, int]]:
+    for number, line in read_lines(path, storage):
+        doc_id, tab, count = line.partition("\t")
+        if not tab or not count.strip().isdecimal():
+            raise InputError(f"found {line!r}; doc_id<TAB>count is expected", file=path, line=number)
+        yield doc_id, int(count)

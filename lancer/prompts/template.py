@@ -1,0 +1,110 @@
+"""A prompt's text with named places; the built-in layouts are such texts, and a file can replace them.
+
+Places are `{rubric}`, `{request}`, `{document}` and `{sub_question}`, filled by plain substitution in one pass: braces
+in the text (JSON examples) and in what is filled in mean nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from lancer.errors import InputError, UsageError, nearest
+from lancer.storage import Storage
+
+PLACES: Final = ("rubric", "request", "document", "sub_question")
+_REQUIRED: Final = ("document", "sub_question")
+_PLACE: Final = re.compile(r"\{\s*([^\W\d]\w*)\s*\}")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The one user message of a prompt, and what an engine may share between prompts (offsets in characters).
+
+    `content[:shared]` is the same for all sub-questions of one (request, document); `document_end` is where that part
+    may be padded, with newlines, to a block of the prefix cache. Both are 0 when the sub-question comes first.
+    """
+
+    content: str
+    document_end: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class Template:
+    """A text with places; make one with `parse_template` or `load_template`, which check it."""
+
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """Identity of the text: SHA-256."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def fill(self, *, rubric: str, document: str, sub_question: str, request: str | None = None) -> Prompt:
+        """The prompt, with the values as they are.
+
+        Without a request its place goes: with the whole paragraph if that has no other place, else with its line if
+        that has none, else alone.
+        """
+        values = {"rubric": rubric, "request": request or "", "document": document, "sub_question": sub_question}
+        text = self.text if request else _without_request(self.text)
+        filled: list[str] = []
+        length = at = document_end = 0
+        shared: int | None = None
+        for place in _PLACE.finditer(text):
+            before = text[at : place.start()]
+            length += len(before)
+            if place[1] == "sub_question" and shared is None:
+                shared = length
+            filled += [before, values[place[1]]]
+            length += len(values[place[1]])
+            if place[1] == "document":
+                document_end = length
+            at = place.end()
+        content = "".join([*filled, text[at:]])
+        return Prompt(content, document_end, shared) if shared and document_end <= shared else Prompt(content, 0, 0)
+
+
+def parse_template(text: str, *, file: str = "prompt") -> Template:
+    """Checks a text; UsageError naming `file` and line for a place that does not exist or one that is missing."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    found = []
+    for place in _PLACE.finditer(text):
+        line = text.count("\n", 0, place.start()) + 1
+        if place[1] not in PLACES:
+            raise UsageError(f"{file}:{line}: unknown place {place.group()!r}{nearest(place[1], PLACES)}")
+        if place.group() != f"{{{place[1]}}}":
+            raise UsageError(f"{file}:{line}: write {{{place[1]}}} without blanks, not {place.group()!r}")
+        found.append(place[1])
+    for name in _REQUIRED:
+        if name not in found:
+            last = text.rstrip("\n").count("\n") + 1
+            raise UsageError(
+                f"{file}:{last}: the prompt ends without {{{name}}}; it needs {{document}} and {{sub_question}}"
+            )
+    return Template(text.strip())
+
+
+def load_template(path: str, storage: Storage | None = None) -> Template:
+    """Reads and checks a file (UTF-8, local or s3://); InputError when it cannot be read."""
+    try:
+        text = (storage or Storage()).read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"not UTF-8: byte 0x{error.object[error.start]:02x}", file=path, line=line) from None
+    return parse_template(text, file=path)
+
+
+def _without_request(text: str) -> str:
+    paragraphs = []
+    for paragraph in text.split("\n\n"):
+        places = set(_PLACE.findall(paragraph))
+        if "request" not in places:
+            paragraphs.append(paragraph)
+        elif len(places) > 1:
+            lines = [line for line in paragraph.split("\n") if set(_PLACE.findall(line)) != {"request"}]
+            paragraphs.append("\n".join(re.sub(r"\{request\} ?", "", line) for line in lines))
+    return "\n\n".join(paragraphs)

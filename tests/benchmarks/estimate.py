@@ -1,0 +1,203 @@
+"""Pairs per second of the cross-encoder against sentence-transformers: `python -m tests.benchmarks.estimate [--json]`.
+
+MiniLM with the head of `cross_encoder_training`, on 10 queries × 1,000 pairs of `dl19-subquestions`. All three take
+turns query by query, so that a busy machine slows them alike:
+
+    ratio           bfloat16 packs against `sentence_transformers.CrossEncoder.predict` (float32), seconds against seconds
+    ratio_fp32      float32 packs against it
+    max_abs_diff    of the bfloat16 probabilities from it; `max_abs_diff_fp32` of the float32 ones
+    same_side       share of cells on the same side of .3, or of the median where that is less
+
+`cpu_ratio…` compare processor seconds. `--queries N` takes fewer. `--scale` instead gives pairs per second and memory
+from 10 to 200 queries (100 pairs each, 4 queries to a call). `--profile` instead says where the time goes: floating
+point operations per second, of what a bare matrix product of the model's shape reaches here, and the shares of the
+kinds of work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
+from lancer.engines.protocols import Block
+from tests.benchmarks.cross_encoder_training import SHARED, trained_cross_encoder
+
+THRESHOLD = 0.3
+SCALES = (10, 50, 100, 200)
+SHARD = 4  # queries to a call
+SCALE_DOCUMENTS = 10
+
+
+def read_blocks(folder: Path, queries: int, documents: int = 100) -> list[Block]:
+    """The BM25 candidates × sub-questions of the first queries."""
+    with gzip.open(folder / "docs.jsonl.gz", "rt", encoding="utf-8") as lines:
+        texts = {d["docid"]: d["text"] for d in map(json.loads, lines)}
+    sub_questions: dict[str, list[str]] = {}
+    for line in (folder / "subquestions.tsv").read_text("utf-8").splitlines():
+        query, _, text = line.split("\t")
+        sub_questions.setdefault(query, []).append(text)
+    candidates: dict[str, list[str]] = {}
+    for line in (folder / "candidates.bm25-judged-pool.run").read_text("utf-8").splitlines():
+        query, _, document, *_ = line.split()
+        candidates.setdefault(query, []).append(texts[document])
+    first = itertools.islice(sub_questions, queries)
+    return [Block(tuple(candidates[q][:documents]), tuple(sub_questions[q])) for q in first]
+
+
+def compare(model: str, blocks: list[Block]) -> dict[str, Any]:
+    """All three over the same blocks; the keys are those of the JSON output."""
+    from sentence_transformers import CrossEncoder as Reference
+
+    reference = Reference(model, device="cpu")
+
+    def predict(block: Block) -> Any:
+        pairs = [(q, d) for d in block.documents for q in block.sub_questions]
+        scores = reference.predict(pairs, show_progress_bar=False)
+        return scores.reshape(len(block.documents), len(block.sub_questions))
+
+    ways: dict[str, Callable[[Block], Any]] = {"reference": predict}
+    for name, dtype in (("fp32", "float32"), ("fast", "bfloat16")):
+        engine = CrossEncoder(CrossEncoderConfig(model=model, dtype=dtype))
+        ways[name] = lambda block, engine=engine: engine.score([block])[0].scores
+    for way in ways.values():
+        way(Block(blocks[0].documents[:4], blocks[0].sub_questions[:4]))
+    wall = dict.fromkeys(ways, 0.0)
+    processor = dict.fromkeys(ways, 0.0)
+    scores: dict[str, list[Any]] = {name: [] for name in ways}
+    for block in blocks:
+        for name, way in ways.items():
+            started, busy = time.perf_counter(), time.process_time()
+            scores[name].append(way(block).ravel())
+            wall[name] += time.perf_counter() - started
+            processor[name] += time.process_time() - busy
+    exact, fp32, fast = (np.concatenate(scores[name]) for name in ("reference", "fp32", "fast"))
+    return {
+        "pairs": len(exact),
+        "std": float(exact.std()),
+        **{f"pairs_per_s_{name}": len(exact) / wall[name] for name in ways},
+        "ratio": wall["reference"] / wall["fast"],
+        "ratio_fp32": wall["reference"] / wall["fp32"],
+        "cpu_ratio": processor["reference"] / processor["fast"],
+        "cpu_ratio_fp32": processor["reference"] / processor["fp32"],
+        "max_abs_diff": float(np.abs(fast - exact).max()),
+        "max_abs_diff_fp32": float(np.abs(fp32 - exact).max()),
+        "same_side": min(float(np.mean((fast > at) == (exact > at))) for at in (THRESHOLD, float(np.median(exact)))),
+    }
+
+
+def scale(model: str, blocks: list[Block]) -> dict[str, Any]:
+    """Pairs per second and resident memory (MiB) as queries go by; more queries than the data has come round again."""
+    engine = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16"))
+    queries = itertools.cycle(blocks)
+    figures: dict[str, Any] = {}
+    done = 0
+    for goal in SCALES:
+        pairs, started = 0, time.perf_counter()
+        while done < goal:
+            shard = list(itertools.islice(queries, min(SHARD, goal - done)))
+            engine.score(shard)
+            done += len(shard)
+            pairs += sum(len(b.documents) * len(b.sub_questions) for b in shard)
+        figures[f"pairs_per_s_to_{goal}"] = pairs / (time.perf_counter() - started)
+        figures[f"rss_mib_at_{goal}"] = _resident_mib()
+    return figures
+
+
+def profile(model: str, blocks: list[Block]) -> dict[str, Any]:
+    """Where the time of the bfloat16 packs goes."""
+    import torch
+    from torch.profiler import ProfilerActivity
+    from transformers import AutoConfig
+
+    engine = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16"))
+    engine.score(blocks[:1])
+    before, started = engine.clock(), time.perf_counter()
+    scored = engine.score(blocks)
+    seconds, busy = time.perf_counter() - started, engine.clock().busy_s - before.busy_s
+    pairs, tokens = sum(s.scores.size for s in scored), sum(s.tokens for s in scored)
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
+        engine.score(blocks[:1])
+    spent: dict[str, float] = {}
+    for event in profiler.key_averages():
+        spent[event.key] = spent.get(event.key, 0.0) + event.self_cpu_time_total
+    total = sum(spent.values())
+    config = AutoConfig.from_pretrained(model)
+    flops = _flops(config, tokens, pairs)
+    peak = _peak(config, torch)
+    return {
+        "tokens_per_pair": tokens / pairs,
+        "gflop_per_pair": flops / pairs / 1e9,
+        "gflop_per_s": flops / busy / 1e9,
+        "gflop_per_s_of_a_bare_product": peak / 1e9,
+        "share_of_peak": flops / busy / peak,
+        "share_outside_model": 1 - busy / seconds,
+        "shares": {k: v / total for k, v in sorted(spent.items(), key=lambda x: -x[1])[:10]},
+    }
+
+
+def _flops(config: Any, tokens: int, pairs: int) -> float:
+    """Of the linear layers and attention, whole for all layers but the last, which is computed for one token per pair."""
+    hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    length = tokens / pairs
+    of_token = 2 * (4 * hidden * hidden + 2 * hidden * wide) + 4 * hidden * length
+    last = tokens * 4 * hidden * hidden + pairs * (2 * (2 * hidden * hidden + 2 * hidden * wide) + 4 * hidden * length)
+    return (layers - 1) * tokens * of_token + last
+
+
+def _peak(config: Any, torch: Any) -> float:
+    """The best of many products (1024 tokens × hidden × intermediate) in bfloat16."""
+    x, w = (torch.randn(rows, config.hidden_size).bfloat16() for rows in (1024, config.intermediate_size))
+    best = float("inf")
+    for _ in range(200):
+        started = time.perf_counter()
+        torch.nn.functional.linear(x, w)
+        best = min(best, time.perf_counter() - started)
+    return float(2 * 1024 * config.hidden_size * config.intermediate_size / best)
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _lines(figures: dict[str, Any]) -> Iterator[str]:
+    for key, value in figures.items():
+        yield f"{key:32} {value:.5g}" if isinstance(value, int | float) else f"{key:32} {value}"
+
+
+def main() -> None:
+    """Prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--queries", type=int, default=10)
+    parser.add_argument("--scale", action="store_true")
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    if not SHARED.is_dir():
+        sys.exit(f"needs the real data in {SHARED}")
+    logging.basicConfig(level=logging.WARNING)
+    model = str(trained_cross_encoder())
+    folder = SHARED / "dl19-subquestions"
+    if options.scale:
+        figures = scale(model, read_blocks(folder, 22, SCALE_DOCUMENTS))
+    elif options.profile:
+        figures = profile(model, read_blocks(folder, options.queries))
+    else:
+        figures = compare(model, read_blocks(folder, options.queries))
+    print(json.dumps(figures) if options.json else "\n".join(_lines(figures)))
+
+
+if __name__ == "__main__":
+    main()
