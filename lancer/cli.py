@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-
 import lancer
 from lancer.errors import LancerError
 
@@ -119,12 +117,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.describe import describe, plan_run
+    from lancer.pipeline.summary import wide_console
 
     plan = plan_run(arguments.config, arguments.overrides)
     if arguments.form == "json":
         _print_json(describe(plan).as_dict())
     else:
-        Console(highlight=False, soft_wrap=True).print(describe(plan).render())
+        wide_console().print(describe(plan).render())
     return 0
 
 
@@ -143,12 +142,13 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from lancer.doctor import examine, render
+    from lancer.pipeline.summary import wide_console
 
     checks = examine(arguments.storage, arguments.endpoint)
     if arguments.form == "json":
         _print_json([check.as_dict() for check in checks])
     else:
-        Console(highlight=False, soft_wrap=True).print(render(checks))
+        wide_console().print(render(checks))
     return 0 if all(check.ok for check in checks) else 5
 
 

@@ -52,10 +52,10 @@ class Config(Closed):
     qrels: str | None = None  # the closing summary evaluates against it
     measures: Annotated[str, AfterValidator(_measures)] = "alpha_nDCG@10 StRecall@10"
     retrieve: RetrieveConfig
-    decompose: DecomposeConfig
+    decompose: DecomposeConfig | None = None
     judge: JudgeConfig | None = None
     estimate: EstimateConfig | None = None
-    select: SelectConfig
+    select: SelectConfig | None = None  # null, like decompose and the matrix: the first stage alone
     engines: dict[str, EngineConfig] = Field(default_factory=dict)
     storage: StorageConfig = StorageConfig()
     ray: RayConfig = RayConfig()
@@ -63,8 +63,14 @@ class Config(Closed):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        if (self.judge is None) == (self.estimate is None):
-            raise ValueError("exactly one of `judge` and `estimate` makes the coverage matrix; set the other to null")
+        if self.judge is not None and self.estimate is not None:
+            raise ValueError("`judge` and `estimate` both make the coverage matrix; set one to null")
+        steps = {"decompose": self.decompose, "judge or estimate": self.judge or self.estimate, "select": self.select}
+        missing = [name for name, step in steps.items() if step is None]
+        if 0 < len(missing) < len(steps):
+            given = ", ".join(name for name in steps if name not in missing)
+            needed = " and ".join(missing)
+            raise ValueError(f"{given} also needs {needed}; for the first stage alone leave all three out")
         for field, name, role in self._uses():
             if name not in self.engines:
                 raise ValueError(
@@ -86,7 +92,7 @@ class Config(Closed):
         uses: list[tuple[str, str, Role]] = []
         if self.retrieve.source == "bm25":
             uses.append(("retrieve.engine", self.retrieve.engine, "search"))
-        if self.decompose.source == "llm":
+        if self.decompose is not None and self.decompose.source == "llm":
             uses.append(("decompose.engine", self.decompose.engine, "text"))
         if self.judge is not None:
             uses.append(("judge.engine", self.judge.engine, "text"))

@@ -14,6 +14,8 @@ import pyarrow as pa
 
 SCHEMA_VERSION: Final = 1
 
+FIRST_STAGE: Final = "first-stage"  # where a selector's name is asked for and none selected
+
 RATING_SCALE: Final = (0, 5)
 PROBABILITY_SCALE: Final = (0.0, 1.0)
 

@@ -7,13 +7,15 @@ depends on the call alone, so scores do not depend on other calls, on the number
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +25,12 @@ from lancer.closed import Closed
 from lancer.engines.embedded import resolve_model
 from lancer.engines.packed_attention import varlen_available
 from lancer.engines.packed_classifiers import TYPES, PackedClassifier, Placement, packed_classifier
-from lancer.engines.pair_packing import Inputs, IntArray, PairTemplate, Windows, build_inputs, next_pack
+from lancer.engines.pair_packing import Inputs, IntArray, Pack, PairTemplate, Windows, build_inputs, split
 from lancer.engines.protocols import Block, EngineClock, ScoredBlock
 from lancer.errors import EngineError, SetupError, UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +55,7 @@ class CrossEncoderConfig(Closed):
     window: int = Field(default=400, gt=0)
     """Tokens of the document in a window."""
     stride: int = Field(default=200, gt=0)
-    batch_tokens: int = Field(default=4096, gt=0)
+    batch_tokens: int = Field(default=2048, gt=0)
     """Tokens in a pack; a single longer pair is a pack of its own. About 65,536 fill a GPU."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -89,8 +94,10 @@ class CrossEncoder:
         self.config = config
         self._tokenizer_lock, self._lock = threading.Lock(), threading.Lock()
         self._busy_s, self._calls, self._tokens = 0.0, 0, 0
+        self._most = config.batch_tokens  # less once a pack has not fitted the memory, until the call ends
         self._classifier: PackedClassifier | None
-        self._tokenizer, self._template, self._classifier, self._threads = _load(config)
+        self._tokenizer, self._template, self._classifier, threads = _load(config)
+        self._threads = ThreadPoolExecutor(threads, "cross-encoder", initializer=_one_thread_each)
         self._startup_s = time.monotonic() - began
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
@@ -131,6 +138,7 @@ class CrossEncoder:
         """Free the model. May be called again."""
         with self._lock:
             self._classifier = None
+            self._threads.shutdown()
 
     def _inputs(self, cells: _Cells) -> Inputs:
         with self._tokenizer_lock:  # fast tokenizers are not thread-safe
@@ -164,45 +172,43 @@ class CrossEncoder:
         return scores
 
     def _probabilities(self, inputs: Inputs, order: IntArray) -> npt.NDArray[np.float32]:
-        """Of the inputs `order`, in packs of falling length."""
-        import torch
-
+        """Of the inputs `order`, which fall in length."""
         if self._classifier is None:
             raise EngineError(f"cross-encoder {self.config.model!r} is closed")
-        if self._threads:
-            torch.set_num_threads(self._threads)  # belongs to a thread, and calls come from many
-        lengths, budget, done = inputs.total[order], self.config.batch_tokens, 0
-        outputs = []
-        while done < len(order):
-            rows = next_pack(lengths, done, budget)
+        self._most = self.config.batch_tokens
+        packs = [order[part] for part in split(inputs.total[order], self._most)]
+        parts = self._threads.map(functools.partial(self._of_pack, inputs), packs)
+        return np.concatenate([np.empty(0, np.float32), *parts])
+
+    def _of_pack(self, inputs: Inputs, rows: IntArray) -> npt.NDArray[np.float32]:
+        """Of the inputs `rows`; in halves once a pack of this size has not fitted the memory."""
+        import torch
+
+        tokens = int(inputs.total[rows].sum())
+        if tokens <= self._most or len(rows) == 1:
             try:
                 with torch.inference_mode():
-                    outputs.append(self._activate(self._classifier.logits(inputs.pack(order[rows]))))
+                    probabilities: npt.NDArray[np.float32] = self._activate(inputs.pack(rows)).cpu().numpy()
+                return probabilities
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
                     raise EngineError(f"cross-encoder {self.config.model!r} failed: {error}") from error
-                budget = self._smaller(int(lengths[rows].sum()), rows)
-                continue
-            done = rows.stop
-        return torch.cat(outputs).cpu().numpy() if outputs else np.empty(0, np.float32)
+                if len(rows) == 1:
+                    raise EngineError(
+                        f"no memory for one pair of {tokens} tokens; lower max_tokens: {error}"
+                    ) from error
+            self._most = tokens // 2
+            log.warning("out of memory with a pack of %d tokens, going on with half; lower batch_tokens", tokens)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        halves = np.array_split(rows, 2)
+        return np.concatenate([self._of_pack(inputs, half) for half in halves])
 
-    def _smaller(self, tokens: int, rows: slice) -> int:
-        """The next budget after a pack of so many tokens did not fit."""
-        import torch
-
-        if rows.stop - rows.start == 1:
-            raise EngineError(f"no memory for a single pair of {tokens} tokens; lower max_tokens")
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        log.warning("out of memory with a pack of %d tokens, going on with half; lower batch_tokens", tokens)
-        return tokens // 2
-
-    def _activate(self, logits: Any) -> Any:
-        """(sequences, labels) -> (sequences,)."""
-        if self.config.activation == "softmax":
-            logits = logits.softmax(-1)
-        chosen = logits[:, self.config.label or 0]
-        return chosen if self.config.activation == "softmax" else chosen.sigmoid()
+    def _activate(self, pack: Pack) -> torch.Tensor:
+        assert self._classifier is not None
+        logits = self._classifier.logits(pack)
+        probabilities = logits.softmax(-1) if self.config.activation == "softmax" else logits.sigmoid()
+        return probabilities[:, self.config.label or 0]
 
 
 @dataclass(frozen=True)
@@ -241,7 +247,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _load(config: CrossEncoderConfig) -> tuple[Any, PairTemplate, PackedClassifier, int]:
-    """Tokenizer, template, classifier and the number of CPU threads, 0 on a GPU."""
+    """Tokenizer, template, classifier and the number of threads that compute packs."""
     try:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -250,9 +256,6 @@ def _load(config: CrossEncoderConfig) -> tuple[Any, PairTemplate, PackedClassifi
     if config.device == "cuda" and not torch.cuda.is_available():
         raise SetupError("device is cuda, but torch sees no GPU here")
     device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-    threads = 0 if device == "cuda" else config.threads or max(1, len(os.sched_getaffinity(0)) // config.replicas)
-    if threads:
-        torch.set_num_threads(threads)  # Ray sets OMP_NUM_THREADS=1 for actors of less than two CPUs
     resolved = resolve_model(config.model, config.revision)
     options: dict[str, Any] = {
         "revision": config.revision or "main",
@@ -282,7 +285,16 @@ def _load(config: CrossEncoderConfig) -> tuple[Any, PairTemplate, PackedClassifi
     has = torch.cpu.get_capabilities()
     if dtype == torch.bfloat16 and device == "cpu" and not (has.get("avx512_bf16") or has.get("amx_bf16")):
         log.warning("this processor has no instructions for bfloat16: float32 is faster here")
-    return tokenizer, template, classifier, threads
+    # On a GPU the second thread prepares a pack while the first waits for its own.
+    cores = max(1, len(os.sched_getaffinity(0)) // config.replicas)
+    return tokenizer, template, classifier, 2 if device == "cuda" else config.threads or cores
+
+
+def _one_thread_each() -> None:
+    """A pack is computed by one thread: no waiting for others, and the same bits on any number of cores."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _check_labels(config: CrossEncoderConfig, model: Any) -> None:

@@ -66,7 +66,7 @@ def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: int
     """`count` sequences of one length."""
     import torch
 
-    query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (query, key, value))
+    query, key, value = (x.view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (query, key, value))
     mask = None
     if window is not None and key.shape[2] > window + 1:
         at = torch.arange(key.shape[2], device=key.device)

@@ -165,8 +165,8 @@ class _BertLayer:
 
     def __call__(self, rows: torch.Tensor, x: torch.Tensor, heads: int, layout: Layout) -> torch.Tensor:
         """New states of `rows`: all tokens, or the first of each sequence."""
-        query = self._query(rows).unflatten(-1, (heads, -1))
-        key, value = self._key_value(x).unflatten(-1, (2, heads, -1)).unbind(1)
+        query = self._query(rows).view(len(rows), heads, -1)
+        key, value = self._key_value(x).view(len(x), 2, heads, -1).unbind(1)
         rows = self._attention_norm(self._attended.plus(attend(query, key, value, layout), rows))
         wide = self._wide.gelu(rows) if self._activation is None else self._activation(self._wide(rows))
         return _tensor(self._norm(self._narrow.plus(wide, rows)))
@@ -230,7 +230,7 @@ class _ModernBertLayer:
         self, x: torch.Tensor, heads: int, rotation: list[torch.Tensor], layout: Layout, *, first_only: bool
     ) -> torch.Tensor:
         """New states of all tokens, or of the first of each sequence."""
-        states = self._query_key_value(self._attention_norm(x)).unflatten(-1, (3, heads, -1))
+        states = self._query_key_value(self._attention_norm(x)).view(len(x), 3, heads, -1)
         query, key = (_rotate(states[:, i], *rotation) for i in (0, 1))
         if first_only:
             query, x = query[layout.starts], x[layout.starts]

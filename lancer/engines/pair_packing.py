@@ -176,7 +176,13 @@ def kept(first: IntArray, second: IntArray, room: int, truncation: Truncation) -
     return np.where(first > second, long, short), np.where(first > second, short, long)
 
 
-def next_pack(totals: IntArray, start: int, budget: int) -> slice:
-    """As many inputs from `start` on as `budget` tokens hold, at least one; `totals` are their lengths, in order."""
-    within = int(np.searchsorted(np.cumsum(totals[start : start + budget]), budget, side="right"))
-    return slice(start, start + max(1, within))
+def split(lengths: IntArray, budget: int) -> list[slice]:
+    """Packs of neighbouring inputs that hold at most `budget` tokens each; a longer input is a pack of its own."""
+    ends = np.cumsum(lengths)
+    packs, start = [], 0
+    while start < len(lengths):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + budget, side="right")))
+        packs.append(slice(start, stop))
+        start = stop
+    return packs

@@ -12,16 +12,29 @@ from pydantic import Field
 
 from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
 from lancer.engines.embedded import resolve_model
+from lancer.engines.http_engine import HttpConfig, HttpEngine
 from lancer.engines.lucene import LuceneConfig, LuceneEngine
 from lancer.engines.lucene_index import index_digest
+from lancer.engines.replay import ReplayConfig, ReplayEngine, recorded_digest
 from lancer.engines.sources import DocumentSource
+from lancer.engines.synthetic import SyntheticConfig, SyntheticEngine
 from lancer.engines.vllm_engine import VllmConfig, VllmEngine
 from lancer.storage import Storage
 
-EngineConfig = Annotated[VllmConfig | BiEncoderConfig | LuceneConfig, Field(discriminator="kind")]
+EngineConfig = Annotated[
+    VllmConfig | HttpConfig | ReplayConfig | SyntheticConfig | BiEncoderConfig | LuceneConfig,
+    Field(discriminator="kind"),
+]
 
 Role = Literal["text", "scorer", "search"]
-ROLES: Final[dict[str, Role]] = {"vllm": "text", "bi-encoder": "scorer", "lucene": "search"}
+ROLES: Final[dict[str, Role]] = {
+    "vllm": "text",
+    "http": "text",
+    "replay": "text",
+    "synthetic": "text",
+    "bi-encoder": "scorer",
+    "lucene": "search",
+}
 
 
 def build_engine(config: EngineConfig, source: DocumentSource, storage: Storage) -> Any:
@@ -29,6 +42,12 @@ def build_engine(config: EngineConfig, source: DocumentSource, storage: Storage)
     match config:
         case VllmConfig():
             return VllmEngine(config)
+        case HttpConfig():
+            return HttpEngine(config)
+        case ReplayConfig():
+            return ReplayEngine(config, storage)
+        case SyntheticConfig():
+            return SyntheticEngine(config)
         case BiEncoderConfig():
             return BiEncoder(config)
         case LuceneConfig():
@@ -43,4 +62,8 @@ def engine_identity(config: EngineConfig, source: DocumentSource, storage: Stora
     identity = {"kind": config.kind, **config.result_fields()}
     if isinstance(config, LuceneConfig):
         return identity | {"index": source.digest if config.index is None else index_digest(config.index, storage)}
+    if isinstance(config, ReplayConfig):
+        return identity | {"records": recorded_digest(config.path, storage)}
+    if isinstance(config, HttpConfig | SyntheticConfig):
+        return identity
     return identity | {"revision": resolve_model(config.model, config.revision).revision}

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -234,7 +235,7 @@ def _start(config: VllmConfig) -> Any:
     """Build vLLM's `LLMEngine` on the calling thread."""
     try:
         resolved = resolve_model(config.model, config.revision)
-        _set_environment(config, is_local=resolved.path_or_id != config.model)
+        _set_environment(config, is_local=Path(resolved.path_or_id).is_dir())
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine

@@ -92,7 +92,7 @@ def _records(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for row in rows:
         first = {c["doc_id"]: rank for rank, c in enumerate(row["candidates"], start=1)}
-        for ranking in row["rankings"]:
+        for ranking in row.get("rankings") or [_first_stage(row)]:
             doc_ids = ranking["doc_ids"]
             scores = scores_for(len(doc_ids))
             for rank, (doc_id, score, covers) in enumerate(
@@ -109,12 +109,17 @@ def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 }
 
 
+def _first_stage(row: dict[str, Any]) -> dict[str, Any]:
+    doc_ids = [c["doc_id"] for c in row["candidates"]]
+    return {"selector": schema.FIRST_STAGE, "doc_ids": doc_ids, "covers": [[] for _ in doc_ids]}
+
+
 def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
     rated = scale is Scale.rating
     value_name, status_name = ("ratings", "rating_status") if rated else ("probabilities", "probability_status")
     for row in rows:
         for i, candidate in enumerate(row["candidates"]):
-            for j, sub_question in enumerate(row["sub_questions"]):
+            for j, sub_question in enumerate(row.get("sub_questions", ())):
                 value = row[value_name][i][j]
                 yield {
                     "query_id": row["query_id"],

@@ -40,12 +40,12 @@ def write_run_files(plan: Plan, store: RunStore) -> dict[str, str]:
 
     `run.trec` is the first selector's ranking, `run.<selector>.trec` those of further ones.
     """
-    selectors = plan.config.select.selectors
     first_tag = plan.run_tag.split(":")[0]
     files = {first_tag: FIRST_STAGE}
     write_run(store.uri(FIRST_STAGE), _rankings(plan, store, None), first_tag, store.storage)
-    for i, selector in enumerate(selectors):
-        tag, name = f"{plan.run_tag}:{selector}", "run.trec" if i == 0 else f"run.{selector}.trec"
+    for i, selector in enumerate(plan.selectors):
+        tag = first_tag if selector == schema.FIRST_STAGE else f"{plan.run_tag}:{selector}"
+        name = "run.trec" if i == 0 else f"run.{selector}.trec"
         write_run(store.uri(name), _rankings(plan, store, selector), tag, store.storage)
         files[tag] = name
     return files
@@ -55,7 +55,7 @@ def _rankings(plan: Plan, store: RunStore, selector: str | None) -> Iterator[tup
     """(query_id, doc_ids) of one selector; of the first stage when it is None."""
     for shard in plan.shards:
         table = store.read_table(store.uri("ranking.parquet", final_name(plan, shard)), schema.RANKING_SCHEMA)
-        rows = table.filter(pc.equal(table["selector"], selector or plan.config.select.selectors[0]))
+        rows = table.filter(pc.equal(table["selector"], selector or plan.selectors[0]))
         order = "rank" if selector else "first_stage_rank"
         by_query: dict[str, list[tuple[int, str]]] = {}
         for query_id, doc_id, rank in zip(

@@ -71,7 +71,7 @@ def _candidates(config: Config, requests: list[Request], storage: Storage, notes
 
 
 def _sub_questions(config: Config, requests: list[Request], storage: Storage, notes: list[str]) -> Sequence[Given]:
-    if config.decompose.path is None:
+    if config.decompose is None or config.decompose.path is None:
         return [None] * len(requests)
     given = read_sub_questions(config.decompose.path, storage)
     _check_shared(given, requests, config.decompose.path, "sub-questions", notes)

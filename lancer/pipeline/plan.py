@@ -75,19 +75,26 @@ class Plan:
     def run_tag(self) -> str:
         """What was done before selection, e.g. `bm25:estimate`; the selector's repr follows it in run files."""
         first = "bm25" if self.config.retrieve.source == "bm25" else "given"
-        return f"{first}:{'judge' if self.config.judge else 'estimate'}"
+        return first if self.config.select is None else f"{first}:{'judge' if self.config.judge else 'estimate'}"
+
+    @property
+    def selectors(self) -> tuple[str, ...]:
+        """The rankings of the run, by selector; the first stage's alone when nothing is selected."""
+        return self.config.select.selectors if self.config.select else (schema.FIRST_STAGE,)
 
 
 def build_stages(config: Config) -> tuple[Stage, ...]:
     """The stages of a run, in order; the one place that lists them."""
-    matrix: Stage
+    stages: list[Stage] = [Retrieve(config.retrieve)]
+    if config.decompose is not None:
+        stages.append(Decompose(config.decompose))
     if config.judge is not None:
-        matrix = Judge(config.judge)
-    elif config.estimate is not None:
-        matrix = Estimate(config.estimate)
-    else:
-        raise PlanError("neither `judge` nor `estimate` makes the coverage matrix")
-    return (Retrieve(config.retrieve), Decompose(config.decompose), matrix, Select(config.select, config.scale))
+        stages.append(Judge(config.judge))
+    if config.estimate is not None:
+        stages.append(Estimate(config.estimate))
+    if config.select is not None:
+        stages.append(Select(config.select, config.scale))
+    return tuple(stages)
 
 
 def make_plan(config: Config, inputs: Inputs, storage: Storage) -> Plan:
@@ -101,6 +108,8 @@ def make_plan(config: Config, inputs: Inputs, storage: Storage) -> Plan:
 
 def check_selectors(config: Config) -> None:
     """PlanError: a selector's tau lies outside the scale of the matrix, or it needs what a run's matrix has not."""
+    if config.select is None:
+        return
     for selector in Select(config.select, config.scale).selectors:
         selector.check(config.scale)
         if selector.needs:

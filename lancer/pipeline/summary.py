@@ -12,6 +12,8 @@ from rich.table import Table
 from lancer.engines.protocols import EngineClock
 from lancer.pipeline.execute import StageReport
 
+WIDTH = 200  # of tables in files and pipes
+
 
 @dataclass
 class StageTotal:
@@ -84,7 +86,7 @@ def render(result: RunResult) -> Group:
 
 def show(result: RunResult, console: Console | None = None) -> None:
     """Prints the closing summary."""
-    (console or Console(soft_wrap=True, highlight=False)).print(render(result))
+    (console or wide_console()).print(render(result))
 
 
 def _stage_table(result: RunResult) -> Table:
@@ -134,3 +136,9 @@ def _table(names: Iterable[str]) -> Table:
     for i, name in enumerate(names):
         table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
     return table
+
+
+def wide_console() -> Console:
+    """Standard output; where that is no terminal its tables are not cut to 80 columns."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)

@@ -17,19 +17,26 @@ _CLOSE: Final = re.compile(
     r"|<\|channel\|>final\s*(?:<\|constrain\|>\s*\w+\s*)?<\|message\|>|assistantfinal",
     re.IGNORECASE,
 )
-_TOKENS: Final = re.compile(r"<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|</?s>|<(?:end_of_turn|eos|pad)>|\[/?INST\]")
+_END: Final = re.compile(
+    r"(?<=\S)\s*(?:<\|(?:im_end|eot_id|eom_id|end|return|endoftext|end_of_text|eot|endofturn)\|>|</s>"
+    r"|<(?:end_of_turn|turn\||eos)>|<\uff5cend\u2581of\u2581sentence\uff5c>)"
+)
+_TOKENS: Final = re.compile(
+    r"<[|\uff5c][^<>\n]{1,40}[|\uff5c]>|</?s>|<(?:start_of_turn|end_of_turn|eos|pad)>|\[/?INST\]"
+)
 _FENCE: Final = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*[\w-]*[ \t]*$|```", re.MULTILINE)
 
 
 def answer_of(output: str, *, opened: bool = False) -> str | None:
     """What the model says after thinking, stripped; None when the thinking has not ended.
 
-    The answer begins after the last closing mark. A block that opens and does not close is unfinished, whatever stands
-    before or in it. `opened`: the chat template itself opens the block, so an output without a closing mark is all
-    thinking.
+    The answer begins after the last closing mark and ends with the turn: models go on with a next question of their
+    own. A block that opens and does not close is unfinished, whatever stands before or in it. `opened`: the chat
+    template itself opens the block, so an output without a closing mark is all thinking.
     """
     ends = [mark.end() for mark in _CLOSE.finditer(output)]
     answer = output[ends[-1] :] if ends else output
     if _OPEN.search(answer) or (opened and not ends):
         return None
+    answer = _END.split(answer, maxsplit=1)[0]
     return _FENCE.sub("\n", _TOKENS.sub(" ", answer)).strip()

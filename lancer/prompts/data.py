@@ -12,8 +12,8 @@ import unicodedata
 from typing import Final
 
 # By shape, not by model, so that a new model's tokens are covered: <|im_end|> (DeepSeek's full-width bars as well),
-# <s>, <think>, <start_of_turn>, <turn|>; our own marks however they are spaced; [INST], [/INST], [gMASK], [|user|], [@BOS@];
-# ]~b], [e~[. An opening at the very end counts: what follows the place might complete it.
+# <s>, <think>, <start_of_turn>, <turn|>; our own marks however they are spaced; [INST], [/INST], [gMASK], [|user|],
+# [@BOS@]; ]~b], [e~[. An opening at the very end counts: what follows the place might complete it.
 _MARKS: Final = re.compile(
     r"<(?=\s*/?\s*(?:\||(?:request|document|sub[-_ ]?question|question)s?\b)|[^<>\s]{0,64}(?:>|\Z))"
     r"|\[(?=/?(?:[|@]|[gs]?[A-Z][A-Z0-9_]+(?:\]|\Z)|\Z)|e~\[|~!?b[\[\]])"

@@ -30,8 +30,9 @@ _PLAIN: Final = str.maketrans(
     }
 )  # fmt: skip
 _OTHER_DIGITS: Final = re.compile(r"[^\D0-9]")
+_POINTS: Final = re.compile(r"(?<=\d)\s*\u5206")  # "3 points" in Chinese and Japanese
 _OUT_OF: Final = re.compile(
-    r"\s*(?:points?\s+|stars?\s+)?(?:/|\(?\s*out\s+of\s+(?:a\s+(?:possible|maximum)\s+)?)\s*(\d++)(?!\w|[.,]\d)", re.I
+    r"\s*(?:points?\s+|stars?\s+)?(?:/|\(?\s*out\s+of\s+(?:a\s+(?:possible|maximum)\s+)?)\s*(\d++)(?!\w|[.,/]\d)", re.I
 )
 _RANGE: Final = re.compile(
     r"\s*(?:-|to\b|or\b|and\b|through\b)\s*(?:an?\s+)?\d{1,2}\b|,\s*\d{1,2}\s*(?:[.,;\n]|\Z)|\s*\+(?!\w)", re.I
@@ -47,7 +48,9 @@ _OTHER_SCALE: Final = re.compile(
 
 def plain(text: str, scale: tuple[int, int]) -> str:
     """Digits of every script as ASCII, no emphasis, one kind of dash; echoes of the scale become `ECHO`."""
-    text = _OTHER_DIGITS.sub(lambda digit: str(unicodedata.decimal(digit.group())), text.translate(_PLAIN))
+    text = text.translate(_PLAIN).replace("__", "")
+    text = _OTHER_DIGITS.sub(lambda digit: str(unicodedata.decimal(digit.group())), text)
+    text = _POINTS.sub("", text)
     for pattern, by in _echoes(*scale):
         text = pattern.sub(by, text)
     return text
@@ -98,6 +101,7 @@ def _echoes(low: int, high: int) -> list[tuple[re.Pattern[str], str]]:
             echo,
         ),
         (rf"\(\s*(?:max\w*|up\s+to|out\s+of)\b[^()\n]{{0,12}}\b{high}\b[^()\n]{{0,20}}\)", echo),
+        (rf"\bout\s+of\s+{high}\s*(?=[:=])", echo),
         (rf"{start}{ladder}(?![\w/]|[.,]\d)", echo),
         # where 0 is … and 5 is …; 0 (worst) to 5 (best); with 5 being the best
         (

@@ -27,24 +27,37 @@ class Candidate:
     end: int
 
 
+_CRITERION = r"relevance|completeness|coverage|precision|quality"
 _LABEL = (
-    r"(?:ratings?|scores?|grades?|verdict|judge?ments?|evaluation|assessment|answerability|relevance|decision|"
+    rf"(?:ratings?|scores?|grades?|verdict|judge?ments?|evaluation|assessment|answerability|decision|{_CRITERION}|"
     r"\u8bc4\u5206|\u8a55\u5206|\u5f97\u5206|\u6253\u5206|\u5206\u6570|\u8a55\u4fa1)"
 )
+_OTHER_LABEL = (
+    r"(?:answer|result|conclusion|output|response|digit|rate|assistant|bewertung|punktzahl|note|nota|calificaci[o\u00f3]n|"
+    r"puntuaci[o\u00f3]n|\u043e\u0446\u0435\u043d\u043a\u0430|\u7b54\u6848|\u56de\u7b54)"
+)
+_SO = r"(?:so|thus|hence|therefore|finally|overall)"
 _FINAL = r"(?P<final>\b(?:final|overall|so|thus|hence|therefore)\b[\s,:]*(?:(?:the|my|is|a|final|overall)\s+)*)?"
 _CLOSERS = r"[\s\"')\]}>|]*"
 _SIGN = rf"(?::|=>?|->|\u2192|>|\||-(?=\s))[\s\"'(\[{{<|>{ECHO}]*(?:(?:is|of)\s+)?"
 _WORD = r"(?:(?:zero|one|two|three|four|five)\s*\()?"
 _GRADE = r"(?:(?:solid|clear|weak|strong|low|high|full|perfect)\s+)?"
 _ARTICLE = rf"(?:(?:an?|about|only|just|exactly)\s+)?{_GRADE}"
-_GAP = r"(?:\s+(?!(?:not|never|than|to|neither)\b)[\w'-]+){0,6}?\s+"
+_INEXACT = r"not|never|than|to|neither|nor|least|most|more|less|above|below|over|under|between|nearly|almost"
+_GAP = rf"(?:\s+(?!(?:{_INEXACT})\b)[\w'-]+){{0,6}}?\s+"
 # After a number in running prose: an end, or words that go on about the rating; a noun ("3 causes") is no rating.
-_AFTER = (
-    rf"(?=\s*(?:\Z|[.,;:!?)\]}}\"'|/\n]|-+\s|{ECHO}|\("
-    r"|(?:because|since|as|for|due|given|based|on|but|which|with|out|points?|stars?|overall)\b))"
+_GOES_ON = (
+    r"(?:because|since|as|for|due|given|based|on|or|and|but|which|with|out|points?|stars?|overall|"
+    r"is\s+(?:appropriate|warranted|justified|given|assigned|fair))\b"
+)
+_AFTER = rf"(?=\s*(?:\Z|[.,;:!?)\]}}\"'|/\n]|-+\s|{ECHO}|\(|{_GOES_ON}))"
+# After a label with a sign also signs ("3-4", "60%": judged in value_at) and the beginning of an explanation.
+_AFTER_SIGN = (
+    rf"(?=\s*(?:\Z|[^\w\s]|_|[^\x00-\x7f]|(?-i:[A-Z])|{_GOES_ON}|(?:to|percent|the|this|it|its|it's|partial\w*|partly|"
+    r"full\w*|complete\w*|answers?|has|mostly|only|while|although|though|so|where|when|not|no|means)\b))"
 )
 _NEGATED: Final = re.compile(
-    r"(?:\bnot|n't|\bcannot|\bnever|\bunable\s+to|\bthan|\bto|\bif)\s+(?:\w+\s+)?\Z", re.IGNORECASE
+    r"(?:\bnot|n't|\bcannot|\bnever|\bunable\s+to|\bthan|\bto|\bif)\s+(?:\w+\s+){0,2}\Z", re.IGNORECASE
 )
 
 
@@ -52,30 +65,32 @@ def _compile(*patterns: str) -> list[re.Pattern[str]]:
     return [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
 
 
-# A label with a sign, or brackets of its own: whatever follows the number.
+# A label with a sign, or brackets of its own.
 _MARKED: Final = _compile(
     rf"{_FINAL}\b{_LABEL}{_CLOSERS}(?:{ECHO}\s*)?(?:\s*\b(?:for|of|on)\b[^\n.:=?]{{0,60}})?"
-    rf"(?:\s+(?:is|was|would\s+be))?{_CLOSERS}{_SIGN}{_WORD}{NUMBER}",
+    rf"(?:\s+(?:is|was|would\s+be))?{_CLOSERS}{_SIGN}{_WORD}{NUMBER}{_AFTER_SIGN}",
     rf"{_FINAL}\b{_LABEL}\s*(?:{ECHO})?[^\S\n]*\n[\s>|-]*{NUMBER}(?=\s*(?:\n|\Z|[.,(/]|-\s))",
-    rf"(?P<final>\b(?:final|overall)\b)\s*{_SIGN}{NUMBER}",
+    rf"(?P<final>\b(?:final|overall)\b)\s*{_SIGN}{NUMBER}{_AFTER_SIGN}",
     rf"(?P<final>\\boxed)\s*\{{\s*(?:\\text\s*\{{\s*)?{NUMBER}",
     rf"(?P<final><answer>)\s*{NUMBER}",
     rf"\[\[\s*{NUMBER}\s*\]\]",
-    rf"{ECHO}\s*(?:scale|range)?\s*[:=]\s*{NUMBER}",
+    rf"{ECHO}\s*(?:scale|range)?\s*[:=]\s*{NUMBER}{_AFTER_SIGN}",
 )
-_FALLBACK: Final = _compile(rf"\b(?:answer|result|conclusion){_CLOSERS}{_SIGN}{NUMBER}{_AFTER}")
-# Running prose: the number must not be followed by what it counts, the phrase not preceded by a negation.
+_FALLBACK: Final = _compile(rf"\b{_OTHER_LABEL}{_CLOSERS}{_SIGN}{NUMBER}{_AFTER}")
+# Running prose: the phrase must not be preceded by a negation. Documents speak of scores and grades too ("a final score
+# of 3"), so these nouns need the judge's verb, and only ratings are ever final.
+_VERDICT = r"(?:rate|give|giving|assign|score|grade|choose|chose|say|select|pick|go|settle|award)"
+_GETS = r"(?:deserves?|merits?|gets?|earns?|receives?|warrants?|gives?\s+(?:it|this))"
 _PROSE: Final = _compile(
-    rf"{_FINAL}\b{_LABEL}\s+(?:{ECHO}\s*)?{NUMBER}{_AFTER}",
-    rf"{_FINAL}\b(?:rating|score|grade|verdict)\b(?:{_GAP}|\s+)(?:of|is|was|be|as|at)\s+{_ARTICLE}{_WORD}{NUMBER}{_AFTER}",
-    rf"{_FINAL}\bI(?:'d|'ll|'m|\s+am|\s+would|\s+will|\s+must|\s+have\s+to)?(?:\s+\w+ly)?\s+"
-    rf"(?:rate|give|giving|assign|score|grade|choose|chose|say|select|pick|go|settle|award){_GAP}{NUMBER}{_AFTER}",
-    rf"{_FINAL}\b(?:rated?|graded?)\s+(?:(?:it|this|the\s+\w+)\s+)?(?:(?:as|at|with)\s+)?{_ARTICLE}{NUMBER}{_AFTER}",
-    rf"{_FINAL}\b(?:is|deserves?|merits?|gets?|earns?|receives?|warrants?|gives?\s+(?:it|this))\s+(?:only\s+|just\s+)?"
-    rf"an?\s+{_GRADE}{NUMBER}{_AFTER}",
+    rf"\b{_LABEL}\s+(?:{ECHO}\s*)?{NUMBER}{_AFTER}",
+    rf"{_FINAL}\b(?:rating|verdict)\b(?:{_GAP}|\s+)(?:of|is|was|be|as|at)\s+{_ARTICLE}{_WORD}{NUMBER}{_AFTER}",
+    rf"\b(?:the|my|its)\s+(?:\w+\s+)?(?:score|grade)\b(?:{_GAP}|\s+)(?:is|should\s+be|would\s+be)\s+{_ARTICLE}{NUMBER}{_AFTER}",
+    rf"\b(?:I|is|be)\b(?:\s+(?!(?:cannot|can|could|{_INEXACT})\b)\w+){{0,2}}?\s+{_VERDICT}(?:ed|d|n)?{_GAP}{NUMBER}{_AFTER}",
+    rf"\bI(?:'d|'ll|'m)(?:\s+\w+ly)?\s+{_VERDICT}{_GAP}{NUMBER}{_AFTER}",
+    rf"\b(?:rated?|graded?)\s+(?:(?:it|this|the\s+\w+)\s+)?(?:(?:as|at|with)\s+)?{_ARTICLE}{NUMBER}{_AFTER}",
+    rf"(?:\bis|'s|\b{_GETS})\s+(?:only\s+|just\s+)?an?\s+{_GRADE}(?:(?:final\s+)?(?:score|grade)\s+of\s+)?{NUMBER}{_AFTER}",
     rf"{ECHO}[^.\n\d]{{0,80}}?\s{NUMBER}{_AFTER}",
-    r"(?P<final>\b(?:so|thus|hence|therefore|finally|overall)\b[\s,:]*(?:(?:it|this|that|it's|I|I'd|is|say|choose|go|with|an?)\s+)*)"
-    rf"{NUMBER}(?=[\s.!]*\Z)",
+    rf"(?P<final>\b{_SO}\b[\s,:]*(?:(?:it|this|that|it's|I|I'd|is|say|choose|go|with|an?)\s+)*){NUMBER}(?=[\s.!]*\Z)",
 )
 # With its own denominator: "4/5", "4 out of 5".
 _OUT_OF: Final = re.compile(
@@ -84,10 +99,10 @@ _OUT_OF: Final = re.compile(
 _OUT_OF_AFTER: Final = re.compile(_AFTER, re.IGNORECASE)
 # Alone on the first or last line, or as the last sentence.
 _OPENERS = r"[\s\"'(\[{<#>|-]*"
-_UNIT = r"(?:\s*(?:points?|stars?|\u5206)|[%+])?"
+_UNIT = r"(?:\s*(?:points?|stars?|percent)|\s*(?:-|to|or|and)\s*\d{1,2}|[%+])?"
 _LONE: Final = _compile(
-    rf"\A{_OPENERS}{NUMBER}{_UNIT}[\s\"')\]}}>|.!,]*(?=\n|\Z)",
-    rf"(?:\n|(?<!\bno)(?<!\bfig)(?<!\bvol)[.!?]\"?\s){_OPENERS}{NUMBER}{_UNIT}[\s\"')\]}}>|.!]*\Z",
+    rf"\A{_OPENERS}{_WORD}{NUMBER}{_UNIT}[\s\"')\]}}>|.!,{ECHO}]*(?=\n|\Z)",
+    rf"(?:\n|(?<!\bno)(?<!\bfig)(?<!\bvol)[.!?]\"?\s){_OPENERS}{NUMBER}{_UNIT}[\s\"')\]}}>|.!{ECHO}]*\Z",
 )
 # First, with an explanation behind.
 _LEADING: Final = re.compile(
@@ -111,7 +126,7 @@ def candidates(text: str, scale: tuple[int, int]) -> Iterator[Candidate]:
                 yield _candidate(text, match, scale)
     for match in _OUT_OF.finditer(text):
         candidate = _candidate(text, match, scale)
-        if _OUT_OF_AFTER.match(text, candidate.end):
+        if candidate.end > match.end("number") and _OUT_OF_AFTER.match(text, candidate.end):
             yield candidate
     for pattern in _LONE:
         if match_ := pattern.search(text):

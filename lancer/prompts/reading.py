@@ -14,7 +14,9 @@ Rules, in order:
 
 from __future__ import annotations
 
+import math
 import re
+import unicodedata
 from typing import Final
 
 from lancer.prompts import unread
@@ -29,7 +31,8 @@ __all__ = ["SCALE", "Reading", "Unread", "of_json", "of_text", "read_rating", "w
 SCALE: Final = (0, 5)
 
 _RATING_KEY: Final = re.compile(
-    r"(?:\w+[ _-])?(?:rating|score|grade|answerability|relevance|\u8bc4\u5206|\u5f97\u5206)(?:[ _-]value)?",
+    r"(?:(?!max|min|scale)\w+[ _-])?(?:rating|score|grade|answerability|relevance|\u8bc4\u5206|\u5f97\u5206)"
+    r"(?:[ _-]value)?",
     re.IGNORECASE,
 )
 _REFUSAL: Final = re.compile(
@@ -76,7 +79,8 @@ def of_json(value: object, scale: tuple[int, int] = SCALE) -> int | Unread:
     if isinstance(value, int) and not isinstance(value, bool):
         return value if scale[0] <= value <= scale[1] else Unread.out_of_range
     if isinstance(value, float):
-        return of_json(int(value), scale) if value.is_integer() else Unread.decimal
+        whole = of_json(int(value), scale) if value.is_integer() else Unread.decimal
+        return whole if math.isfinite(value) else Unread.no_number
     if isinstance(value, str):
         reading = of_text(value, scale=scale)
         return Unread(reading.reason) if reading.value is None else reading.value
@@ -93,7 +97,7 @@ def of_json(value: object, scale: tuple[int, int] = SCALE) -> int | Unread:
 
 def without_rating(answer: str) -> Unread:
     """Why there is no rating in an answer that has none: it is empty, declines, or speaks of other things."""
-    if not any(character.isalnum() for character in answer):
+    if not any(character.isalnum() or unicodedata.category(character) == "So" for character in answer):
         return Unread.empty
     if _NUMBERS_ONLY.fullmatch(answer):
         return Unread.ambiguous

@@ -2,8 +2,8 @@
 
 Rules: what comes before the end of a thinking block is not the answer, an unfinished block has none. Questions come
 from JSON (a list, numbered keys, objects with a question each) or else from lines, of which one may hold several.
-Numbering, bullets, labels and emphasis are taken off; what does not end in a question mark, remarks behind it, offers of further
-help and repetitions are left out. A question that was cut off is no question.
+Numbering, bullets, labels and emphasis are taken off; what does not end in a question mark, remarks behind it, offers
+of further help and repetitions are left out. A question that was cut off is no question.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ _QUESTION_KEY: Final = re.compile(r"(?:sub[-_ ]?)?(?:question|query|q)(?:[-_ ]?t
 _WORD: Final = re.compile(rf"[{_CJK}]+|[^\W{_CJK}]+")
 _EDGES: Final = "`*_,|\\ \t\r\n"
 _CLOSED: Final = {"[": "]", "{": "}", "(": ")"}
+_OPENED: Final = {closing: opening for opening, closing in _CLOSED.items()}
 _PAIRED: Final = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb"}
 
 
@@ -108,6 +109,8 @@ def _barer(text: str) -> str:
     text = _LEAD.sub("", text, count=1) if _LEAD.match(text) else text
     if text[:1] in _CLOSED and _CLOSED[text[0]] not in text:
         text = text[1:]
+    if text[-1:] in _OPENED and _OPENED[text[-1]] not in text:
+        text = text[:-1]
     if len(text) > 1 and _PAIRED.get(text[0]) == text[-1] and text[0] not in text[1:-1]:
         text = text[1:-1]
     elif text.count('"') == 1:

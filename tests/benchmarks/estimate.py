@@ -3,7 +3,7 @@
 MiniLM with the head of `cross_encoder_training`, on 10 queries × 1,000 pairs of `dl19-subquestions`. All three take
 turns query by query, so that a busy machine slows them alike:
 
-    ratio           bfloat16 packs against `sentence_transformers.CrossEncoder.predict` (float32), seconds against seconds
+    ratio           bfloat16 packs against `sentence_transformers.CrossEncoder.predict` (float32), in seconds
     ratio_fp32      float32 packs against it
     max_abs_diff    of the bfloat16 probabilities from it; `max_abs_diff_fp32` of the float32 ones
     same_side       share of cells on the same side of .3, or of the median where that is less
@@ -67,10 +67,13 @@ def compare(model: str, blocks: list[Block]) -> dict[str, Any]:
         scores = reference.predict(pairs, show_progress_bar=False)
         return scores.reshape(len(block.documents), len(block.sub_questions))
 
-    ways: dict[str, Callable[[Block], Any]] = {"reference": predict}
-    for name, dtype in (("fp32", "float32"), ("fast", "bfloat16")):
-        engine = CrossEncoder(CrossEncoderConfig(model=model, dtype=dtype))
-        ways[name] = lambda block, engine=engine: engine.score([block])[0].scores
+    fp32 = CrossEncoder(CrossEncoderConfig(model=model, dtype="float32"))
+    fast = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16"))
+    ways: dict[str, Callable[[Block], Any]] = {
+        "reference": predict,
+        "fp32": lambda block: fp32.score([block])[0].scores,
+        "fast": lambda block: fast.score([block])[0].scores,
+    }
     for way in ways.values():
         way(Block(blocks[0].documents[:4], blocks[0].sub_questions[:4]))
     wall = dict.fromkeys(ways, 0.0)
@@ -82,18 +85,19 @@ def compare(model: str, blocks: list[Block]) -> dict[str, Any]:
             scores[name].append(way(block).ravel())
             wall[name] += time.perf_counter() - started
             processor[name] += time.process_time() - busy
-    exact, fp32, fast = (np.concatenate(scores[name]) for name in ("reference", "fp32", "fast"))
+    of_reference, of_fp32, of_fast = (np.concatenate(scores[name]) for name in ("reference", "fp32", "fast"))
+    median = float(np.median(of_reference))
     return {
-        "pairs": len(exact),
-        "std": float(exact.std()),
-        **{f"pairs_per_s_{name}": len(exact) / wall[name] for name in ways},
+        "pairs": len(of_reference),
+        "std": float(of_reference.std()),
+        **{f"pairs_per_s_{name}": len(of_reference) / wall[name] for name in ways},
         "ratio": wall["reference"] / wall["fast"],
         "ratio_fp32": wall["reference"] / wall["fp32"],
         "cpu_ratio": processor["reference"] / processor["fast"],
         "cpu_ratio_fp32": processor["reference"] / processor["fp32"],
-        "max_abs_diff": float(np.abs(fast - exact).max()),
-        "max_abs_diff_fp32": float(np.abs(fp32 - exact).max()),
-        "same_side": min(float(np.mean((fast > at) == (exact > at))) for at in (THRESHOLD, float(np.median(exact)))),
+        "max_abs_diff": float(np.abs(of_fast - of_reference).max()),
+        "max_abs_diff_fp32": float(np.abs(of_fp32 - of_reference).max()),
+        "same_side": min(float(np.mean((of_fast > at) == (of_reference > at))) for at in (THRESHOLD, median)),
     }
 
 
@@ -148,12 +152,12 @@ def profile(model: str, blocks: list[Block]) -> dict[str, Any]:
 
 
 def _flops(config: Any, tokens: int, pairs: int) -> float:
-    """Of the linear layers and attention, whole for all layers but the last, which is computed for one token per pair."""
+    """Of the linear layers and attention; all but keys and values of the last layer is for one token per pair."""
     hidden, wide, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     length = tokens / pairs
     of_token = 2 * (4 * hidden * hidden + 2 * hidden * wide) + 4 * hidden * length
     last = tokens * 4 * hidden * hidden + pairs * (2 * (2 * hidden * hidden + 2 * hidden * wide) + 4 * hidden * length)
-    return (layers - 1) * tokens * of_token + last
+    return float((layers - 1) * tokens * of_token + last)
 
 
 def _peak(config: Any, torch: Any) -> float:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
-from lancer.engines.pair_packing import PairTemplate, Windows, build_inputs, kept, next_pack
+from lancer.engines.pair_packing import PairTemplate, Windows, build_inputs, kept, split
 from lancer.engines.protocols import Block
 from lancer.errors import EngineError, UsageError
 
@@ -333,8 +333,12 @@ def test_a_closed_engine_says_so(folders: dict[str, Path]) -> None:
 
 def test_packs_keep_to_the_budget() -> None:
     lengths = np.array([50, 30, 30, 20, 10, 10])
-    assert next_pack(lengths, 0, 40) == slice(0, 1)
-    assert next_pack(lengths, 1, 60) == slice(1, 3)
-    assert next_pack(lengths, 3, 100) == slice(3, 6)
+    assert split(lengths, 40) == [slice(0, 1), slice(1, 2), slice(2, 3), slice(3, 6)]
+    assert split(lengths, 60) == [slice(0, 1), slice(1, 3), slice(3, 6)]
+    assert split(lengths, 1000) == [slice(0, 6)]
+    assert split(lengths[:0], 10) == []
+
+
+def test_what_is_kept_of_a_pair_that_is_too_long() -> None:
     first, second = kept(np.array([7, 2, 9]), np.array([2, 9, 9]), 9, "longest_first")
     assert list(zip(first.tolist(), second.tolist(), strict=True)) == [(7, 2), (2, 7), (4, 5)]

@@ -8,6 +8,7 @@ import struct
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_smollm2_is_bf16_with_a_chat_template_and_single_digits() -> None:
     config = json.loads((folder / "config.json").read_text())
     assert "quantization_config" not in config
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    text = tokenizer.apply_chat_template(
+    text: Any = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True
     )
     assert text.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
