@@ -91,7 +91,9 @@ def _command(commands: Any, name: str, text: str, call: Any) -> argparse.Argumen
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a YAML file: one complete run")
-    parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="changes to it; values are YAML")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key.path=value", help="changes to it; values are YAML"
+    )
     _output_argument(parser)
 
 

@@ -35,6 +35,25 @@ class RayConfig(Closed):
     worker_cpus: float = Field(0.25, gt=0)  # a worker mostly waits for engines
 
 
+class LimitsConfig(Closed):
+    """When a run ends before its end. Shares are of all queries, and of all cells judged or estimated so far."""
+
+    failed_queries: float = Field(0.1, ge=0, le=1)
+    failed_cells: float = Field(0.1, ge=0, le=1)
+    engine_restarts: int = Field(10, ge=0)  # of each replica
+    attempts: int = Field(2, ge=1)  # of a query alone in an engine that dies, before it is set aside
+    stall_s: float = Field(1800, gt=0)  # without any call or shard finished
+
+
+class PriceConfig(Closed):
+    """What an engine costs: by the hour of a device (a GPU, or the process where it has none), or by tokens."""
+
+    usd_per_device_hour: float = Field(0, ge=0)
+    usd_per_million_prompt_tokens: float = Field(0, ge=0)  # not cached
+    usd_per_million_cached_tokens: float = Field(0, ge=0)
+    usd_per_million_output_tokens: float = Field(0, ge=0)
+
+
 def _measures(text: str) -> str:
     try:
         parse_measures(text)
@@ -46,7 +65,7 @@ def _measures(text: str) -> str:
 class Config(Closed):
     """A complete run."""
 
-    output: str  # a folder, local or s3://
+    output: str = Field(min_length=1)  # a folder, local or s3://
     requests: str
     corpus: str | None = None  # a file, a folder or a prefix
     qrels: str | None = None  # the closing summary evaluates against it
@@ -59,6 +78,9 @@ class Config(Closed):
     engines: dict[str, EngineConfig] = Field(default_factory=dict)
     storage: StorageConfig = StorageConfig()
     ray: RayConfig = RayConfig()
+    limits: LimitsConfig = LimitsConfig()
+    prices: dict[str, PriceConfig] = Field(default_factory=dict)  # by engine
+    store: str | None = None  # where engines' answers are kept, for several runs to share; null = in `output`
     shard_queries: int = Field(4, ge=1)  # on average; a shard is what one worker call takes and one part holds
 
     @model_validator(mode="after")
@@ -71,6 +93,11 @@ class Config(Closed):
             given = ", ".join(name for name in steps if name not in missing)
             needed = " and ".join(missing)
             raise ValueError(f"{given} also needs {needed}; for the first stage alone leave all three out")
+        if self.select is not None and len(set(self.select.selectors)) < len(self.select.selectors):
+            raise ValueError(f"`select.selectors` names one twice: {', '.join(self.select.selectors)}")
+        for name in self.prices:
+            if name not in self.engines:
+                raise ValueError(f"`prices` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines))
         for field, name, role in self._uses():
             if name not in self.engines:
                 raise ValueError(
@@ -118,7 +145,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise UsageError("\n".join(_explain(e, tree, path, lines, overridden) for e in error.errors())) from None
+        raise UsageError("\n".join(_explain(e, tree, path, lines, overridden) for e in _roots(error))) from None
 
 
 def _read_yaml(text: str, path: str | Path) -> tuple[dict[str, Any], dict[str, int]]:
@@ -129,7 +156,7 @@ def _read_yaml(text: str, path: str | Path) -> tuple[dict[str, Any], dict[str, i
         _note_lines(yaml.compose(text, Loader=yaml.SafeLoader), "", lines, path)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        reason = getattr(error, "problem", None) or str(error)
+        reason = getattr(error, "problem", None) or " ".join(str(error).split())
         raise InputError(f"is not YAML: {reason}", file=path, line=mark.line + 1 if mark else None) from None
     if not isinstance(tree, dict):
         raise InputError("a config is a YAML mapping of keys to values", file=path)
@@ -168,24 +195,58 @@ def _apply(tree: dict[str, Any], override: str) -> str:
     return ".".join(steps)
 
 
+def _roots(error: ValidationError) -> list[Any]:
+    """The errors without those of a list that only come from an error in one of its items."""
+    errors = error.errors()
+    inner = {e["loc"][:end] for e in errors for end in range(len(e["loc"]))}
+    return [e for e in errors if e["loc"] not in inner]
+
+
 def _explain(
     error: Mapping[str, Any], tree: dict[str, Any], path: str | Path, lines: dict[str, int], overridden: set[str]
 ) -> str:
     steps = _real_steps(error["loc"], tree)
-    dotted = ".".join(steps)
-    place = str(path)
-    if dotted in overridden:
-        place = f"override {dotted}"
-    elif dotted in lines:
-        place += f":{lines[dotted]}"
-    if error["type"] == "extra_forbidden":
+    dotted, kind, found = ".".join(steps), error["type"], error.get("input")
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        steps = [*steps, "kind"]
+    place = _place(steps, path, lines, overridden)
+    if kind == "extra_forbidden":
         return f"{place}: unknown key {dotted!r}{nearest(steps[-1], _siblings(steps, tree))}"
-    message = error["msg"].removeprefix("Value error, ")
-    found = error.get("input")
-    if error["type"] == "missing":
+    if kind == "missing":
         return f"{place}: key {dotted!r} is missing"
-    shown = f"; found {found!r}" if dotted and not isinstance(found, dict | list) else ""
-    return f"{place}: {dotted + ': ' if dotted else ''}{message}{shown}"
+    if kind == "union_tag_not_found":
+        return f"{place}: key '{dotted}.kind' is missing; allowed: {', '.join(ROLES)}"
+    if kind == "union_tag_invalid":
+        tag = str(error["ctx"]["tag"])
+        return f"{place}: {dotted}.kind: found {tag!r}{nearest(tag, ROLES)}"
+    shown = "null" if found is None else repr(found)
+    shown = f"; found {shown}" if dotted and not isinstance(found, dict | list) else ""
+    return f"{place}: {dotted + ': ' if dotted else ''}{_message(error)}{shown}"
+
+
+def _message(error: Mapping[str, Any]) -> str:
+    """pydantic's, without the words of Python."""
+    kind: str = error["type"]
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return "must be a mapping of keys to values"
+    if kind in ("tuple_type", "list_type"):
+        return "must be a list, like [a, b]"
+    if kind == "string_type":
+        return "must be text, in quotes where YAML reads a number or a date"
+    message: str = error["msg"]
+    return message.removeprefix("Value error, ")
+
+
+def _place(steps: list[str], path: str | Path, lines: dict[str, int], overridden: set[str]) -> str:
+    """Where the value was given, or what it is in: an override, or a line of the file."""
+    keys = [".".join(steps[:end]) for end in range(len(steps), 0, -1)]
+    beneath = sorted(o for o in overridden if keys and o.startswith(f"{keys[0]}."))
+    override = next((key for key in keys if key in overridden), None)
+    if override is None and beneath and keys[0] not in lines:
+        override = beneath[0]
+    if override is not None:
+        return f"override {override}"
+    return next((f"{path}:{lines[key]}" for key in keys if key in lines), str(path))
 
 
 def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:

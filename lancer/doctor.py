@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import shutil
 import sys
@@ -16,7 +17,7 @@ from rich.table import Table
 from lancer.engines.cache import cache_dir
 from lancer.engines.embedded import EMBEDDED, PREFIX, resolve_model
 from lancer.engines.lucene import java_report
-from lancer.errors import LancerError
+from lancer.errors import LancerError, UsageError
 from lancer.pipeline.hardware import gpu_count
 from lancer.storage import Storage, StorageConfig, join
 
@@ -38,7 +39,12 @@ class Check:
 
 
 def examine(storage: str | None = None, endpoint: str | None = None) -> list[Check]:
-    """All checks; with `storage` (a folder or s3:// prefix) also one write, read and delete there."""
+    """All checks; with `storage` (a folder or s3:// prefix) also one write, read and delete there.
+
+    UsageError: an `endpoint` without `storage`.
+    """
+    if endpoint and not storage:
+        raise UsageError("--endpoint is of an object store: name a place in it with --storage s3://bucket/prefix")
     checks = [
         _python(),
         _java(),
@@ -113,7 +119,9 @@ def _model(name: str) -> Check:
 
 def _disk() -> Check:
     folder = cache_dir()
-    at = next(p for p in (folder, *folder.parents) if p.exists())
+    at = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
+    if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
+        return Check("cache folder", False, f"{folder}, not writable", "set LANCER_CACHE to a folder that is")
     free = shutil.disk_usage(at).free / 1e9
     remedy = "" if free >= FREE_GB else f"free some space, or set LANCER_CACHE to a folder with {FREE_GB} GB"
     return Check("cache folder", not remedy, f"{folder}, {free:.0f} GB free", remedy)

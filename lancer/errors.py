@@ -5,9 +5,11 @@ LancerError                      1
 ├── InputError                   3   a file that was given: missing, malformed, empty, inconsistent
 ├── PlanError                    4   the run cannot fit: hardware, columns, scales
 ├── SetupError                   5   this machine lacks a package, Java, a model
-├── EngineError                  6   an engine did not start or died
+├── EngineError                  6   an engine did not start, or cannot go on
+│   └── EngineDied               6   it died under some calls; it may be started again
 ├── LimitError                   7   more failures than the config allows
 ├── OutputError                  8   the output cannot be written, or holds another run
+│   └── DamagedError             8   a file of the run is not what was written
 └── StorageError                 9   the object store does not answer or refuses
 (interrupted: 130)
 """
@@ -77,6 +79,10 @@ class EngineError(LancerError):
     exit_code = 6
 
 
+class EngineDied(EngineError):
+    """An engine died under some calls, one of which may be the cause; a new one can be started."""
+
+
 class LimitError(LancerError):
     """More queries or cells failed than the config's limits allow."""
 
@@ -87,6 +93,17 @@ class OutputError(LancerError):
     """The output cannot be written, or holds another run."""
 
     exit_code = 8
+
+
+class DamagedError(OutputError):
+    """A file of the run is not what was written; it is made again."""
+
+    def __init__(self, uri: str, reason: str) -> None:
+        self.uri, self.reason = uri, reason
+        super().__init__(uri, reason)
+
+    def __str__(self) -> str:
+        return f"{self.uri} is damaged: {self.reason}"
 
 
 class StorageError(LancerError):

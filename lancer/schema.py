@@ -103,7 +103,7 @@ LEDGER_SCHEMA: Final = pa.schema(
         pa.field("stage", pa.string(), nullable=False),
         pa.field("attempt", pa.int16(), nullable=False),  # from 1
         pa.field("engine", pa.string(), nullable=False),  # name in the config; "" = no engine
-        pa.field("calls", pa.int64(), nullable=False),
+        pa.field("calls", pa.int64(), nullable=False),  # made now; so are all counts and seconds below
         pa.field("pairs", pa.int64(), nullable=False),  # (document, sub-question) pairs
         pa.field("prompt_tokens", pa.int64(), nullable=False),  # cached ones included
         pa.field("cached_tokens", pa.int64(), nullable=False),
@@ -113,6 +113,8 @@ LEDGER_SCHEMA: Final = pa.schema(
         pa.field("latency_p50_s", pa.float64()),  # of calls, queue + run; null = no call
         pa.field("latency_p95_s", pa.float64()),
         pa.field("latency_max_s", pa.float64()),
+        pa.field("reused_calls", pa.int64(), nullable=False),  # answered from earlier calls: paid already
+        pa.field("reused_tokens", pa.int64(), nullable=False),  # prompt and output tokens of those
     ]
 )
 FAILURE_SCHEMA: Final = pa.schema(

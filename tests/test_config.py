@@ -37,7 +37,8 @@ def write(tmp_path: Path, text: str = GOOD) -> Path:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_the_configs_in_the_repository_load(path: Path) -> None:
-    assert load_config(path).select.selectors
+    config = load_config(path)
+    assert (config.select is None) == (path.stem == "bm25"), "bm25.yaml is the first stage alone"
 
 
 def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
@@ -46,6 +47,7 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
     )
     assert config.retrieve.depth == 7
     assert config.scale is Scale.rating
+    assert config.select is not None
     assert config.select.selectors == ("sum(tau=2)",)
 
 
@@ -63,8 +65,16 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
         ("sum(tau=0)", "sum(tau=abc)", "abc"),
         ("  llm: {kind: vllm", "  lm: {kind: vllm", "`decompose.engine` names engine 'llm', which `engines` lacks"),
         ("engine: scorer", "engine: llm", "`estimate.engine` names engine 'llm' of kind 'vllm'; it needs bi-encoder"),
-        ("kind: lucene", "kind: lucent", "lucent"),
-        ("estimate:\n  engine: scorer", "judge: {}\nestimate: {}", "exactly one of `judge` and `estimate`"),
+        ("kind: lucene", "kind: lucent", "config.yaml:10: engines.bm25.kind: found 'lucent'; did you mean 'lucene'?"),
+        ("{kind: lucene}", "{}", "config.yaml:10: key 'engines.bm25.kind' is missing; allowed: vllm, "),
+        ("{kind: lucene}", "null", "config.yaml:10: engines.bm25: must be a mapping of keys to values; found null"),
+        ('    model: "embedded:minilm"', "", "config.yaml:12: key 'engines.scorer.model' is missing"),
+        ("estimate:\n  engine: scorer", "judge: {}\nestimate: {}", "`judge` and `estimate` both make the coverage"),
+        ("estimate:\n  engine: scorer\n", "", "decompose, select also needs judge or estimate"),
+        ("output: runs/x", "output: 2026", "config.yaml:1: output: must be text, in quotes where YAML reads a number"),
+        ("output: runs/x", 'output: ""', "config.yaml:1: output: "),
+        ('["sum(tau=0)"]', "[sum, sum(tau=1)]", "`select.selectors` names one twice: sum(tau=1), sum(tau=1)"),
+        ('["sum(tau=0)"]', "sum(tau=0)", "config.yaml:8: select.selectors: must be a list, like [a, b]"),
         ("corpus: c.jsonl", "corpus: c.jsonl\nmeasures: nDGC@10", "nDGC"),
     ],
 )
@@ -83,6 +93,11 @@ def test_a_bad_config_names_the_line_and_the_key(tmp_path: Path, old: str, new: 
         ("output.x=3", "'output' is a value, it holds no keys"),
         ("retrieve.dpth=3", "override retrieve.dpth: unknown key 'retrieve.dpth'; did you mean 'depth'?"),
         ("retrieve.depth=-1", "override retrieve.depth: retrieve.depth: Input should be greater"),
+        ("a.b.c=1", "override a.b.c: unknown key 'a'; allowed: corpus, "),
+        ("engines.llm.kind=vlm", "override engines.llm.kind: engines.llm.kind: found 'vlm'; did you mean 'vllm'?"),
+        ("engines.llm={kind: vllm}", "override engines.llm: key 'engines.llm.model' is missing"),
+        ("retrieve.query=[titel]", "override retrieve.query: retrieve.query.0: Input should be 'title'"),
+        ("decompose.n=2001-01-01", "override decompose.n: decompose.n: Input should be a valid integer"),
     ],
 )
 def test_a_bad_override_is_named(tmp_path: Path, override: str, message: str) -> None:
@@ -110,3 +125,13 @@ def test_what_is_no_config_is_an_input_error(tmp_path: Path, text: str, message:
 def test_a_missing_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing\.yaml: cannot be read: No such file"):
         load_config(tmp_path / "nothing.yaml")
+
+
+def test_a_bad_item_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        load_config(write(tmp_path), ["select.selectors=[smu]"])
+    message = str(error.value)
+    assert message.startswith(
+        "override select.selectors: select.selectors.0: unknown selector 'smu'; did you mean 'sum'?"
+    )
+    assert "\n" not in message

@@ -43,6 +43,7 @@ class Generation:
     output_tokens: int = 0
     queue_s: float = 0.0
     run_s: float = 0.0
+    reused: bool = False  # answered from what an earlier call left, so paid already
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class ScoredBlock:
     tokens: int
     queue_s: float
     run_s: float
+    reused: bool = False
 
 
 @dataclass(frozen=True)

@@ -217,4 +217,11 @@ def _generation(record: Record, place: Place) -> Generation:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise place.at(name).expected(value, "a number of tokens")
         counts[name] = value
-    return Generation(text=text, error=str(texts["error"]), finish=str(texts["finish"]), **counts)
+    return Generation(
+        text=text,
+        error=str(texts["error"]),
+        finish=str(texts["finish"]),
+        prompt_tokens=counts["prompt_tokens"],
+        cached_tokens=counts["cached_tokens"],
+        output_tokens=counts["output_tokens"],
+    )

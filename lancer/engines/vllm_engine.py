@@ -23,7 +23,7 @@ from pydantic import Field
 from lancer.closed import Closed
 from lancer.engines.embedded import resolve_model
 from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
-from lancer.errors import EngineError, LancerError, SetupError, UsageError
+from lancer.errors import EngineDied, EngineError, LancerError, SetupError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class VllmEngine:
         requests = [self._request(prompt, params, priority) for prompt in prompts]
         with self._changed:
             if self._ended:
-                raise EngineError(self._ended)
+                raise EngineDied(self._ended)
             now = time.monotonic()
             for request in requests:
                 if not request.done.done():
@@ -165,7 +165,7 @@ class VllmEngine:
             self._ended = ended
             waiting = [*self._running.values(), *(request for _, _, request in self._inbox)]
         for request in waiting:
-            request.done.set_exception(EngineError(ended))
+            request.done.set_exception(EngineDied(ended))
         engine.engine_core.shutdown()
 
     def _serve(self, engine: Any) -> None:

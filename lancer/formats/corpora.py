@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from lancer.errors import InputError
 from lancer.formats.aliases import BODIES, DOC_IDS, body_of, doc_id_of
+from lancer.formats.beir import beir_folder
 from lancer.formats.lines import JSON_ENDINGS, open_binary, read_lines, read_raw_lines
 from lancer.formats.records import Place, Record, as_text, read_records
 from lancer.storage import Storage, is_remote
@@ -45,13 +46,16 @@ def corpus_files(path: str | Path, storage: Storage | None = None) -> list[str]:
     """The files of a corpus, sorted: the file itself, or all below a folder or object-store prefix.
 
     In a folder only names that end as in `ENDINGS`, or so with `.gz`, count, and none that starts with a dot or an
-    underscore. InputError: no such file or folder, or none of them in it.
+    underscore; of a BEIR folder its corpus. InputError: no such file or folder, or none of them in it.
     """
     storage, uri = storage or Storage(), str(path)
     if storage.exists(uri):
         return [uri]
     if not is_remote(uri) and not Path(uri).is_dir():
         raise InputError("no such file or folder", file=path)
+    beir = beir_folder(path, storage)
+    if beir is not None:
+        return [beir.corpus]
     files = [entry.uri for entry in storage.list(uri) if _is_corpus_name(entry.uri.rsplit("/", 1)[-1])]
     if not files:
         raise InputError(f"no corpus file in it; a name must end in one of {', '.join(ENDINGS)} (+ .gz)", file=path)

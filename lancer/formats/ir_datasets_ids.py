@@ -1,47 +1,64 @@
-"""Requests and judgments by `ir_datasets` id; the package is an optional extra and is imported on use only."""
+"""Data sets of the `ir_datasets` package: `ir_datasets:ID` stands for a file wherever requests or qrels are read.
+
+The package is an optional extra and is imported on use only.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 from lancer.errors import InputError, SetupError
-from lancer.formats.qrels import Qrel
-from lancer.formats.requests import Request
+
+PREFIX: Final = "ir_datasets:"
 
 
-def ir_datasets_requests(dataset_id: str) -> list[Request]:
-    """The queries of a data set such as `neuclir/1/zh/trec-2023`; SetupError without the package, InputError without
-    such a data set or queries in it."""
-    dataset = _load(dataset_id)
+def dataset_id(path: str | Path) -> str | None:
+    """The id in `ir_datasets:neuclir/1/zh/trec-2023`; None for a path."""
+    text = str(path)
+    return text.removeprefix(PREFIX) if text.startswith(PREFIX) else None
+
+
+def dataset_queries(name: str) -> Iterator[tuple[str, str]]:
+    """(query_id, text) of a data set.
+
+    SetupError: the package is missing. InputError: no such data set, no queries in it, it cannot be fetched.
+    """
+    dataset = _load(name)
     if not dataset.has_queries():
-        raise InputError("this data set has no queries", file=dataset_id)
-    return [Request(query.query_id, query.default_text()) for query in dataset.queries_iter()]
+        raise InputError("this data set has no queries", file=PREFIX + name)
+    try:
+        for query in dataset.queries_iter():
+            yield query.query_id, query.default_text()
+    except (RuntimeError, OSError) as error:
+        raise _not_fetched(name, error) from None
 
 
-def ir_datasets_qrels(dataset_id: str) -> list[Qrel]:
-    """The judgments of a data set, negative ones left out; errors as in `ir_datasets_requests`."""
-    dataset = _load(dataset_id)
+def dataset_judgments(name: str) -> Iterator[tuple[str, str, str, int]]:
+    """(query_id, sub-topic or "0", doc_id, grade) of a data set; errors as in `dataset_queries`."""
+    dataset = _load(name)
     if not dataset.has_qrels():
-        raise InputError("this data set has no judgments", file=dataset_id)
-    return [
-        Qrel(
-            qrel.query_id,
-            getattr(qrel, "subtopic_id", "0"),
-            qrel.doc_id,
-            qrel.relevance,
-        )
-        for qrel in dataset.qrels_iter()
-        if qrel.relevance >= 0
-    ]
+        raise InputError("this data set has no judgments", file=PREFIX + name)
+    try:
+        for qrel in dataset.qrels_iter():
+            yield qrel.query_id, getattr(qrel, "subtopic_id", "0"), qrel.doc_id, qrel.relevance
+    except (RuntimeError, OSError) as error:
+        raise _not_fetched(name, error) from None
 
 
-def _load(dataset_id: str) -> Any:
+def _load(name: str) -> Any:
     try:
         ir_datasets = importlib.import_module("ir_datasets")
     except ImportError:
-        raise SetupError("ir_datasets ids need a package that is missing: pip install ir_datasets") from None
+        raise SetupError("ir_datasets ids need a package that is missing: pip install 'lancer[datasets]'") from None
     try:
-        return ir_datasets.load(dataset_id)
+        return ir_datasets.load(name)
     except KeyError:
-        raise InputError("no such ir_datasets id", file=dataset_id) from None
+        raise InputError("no such ir_datasets id", file=PREFIX + name) from None
+
+
+def _not_fetched(name: str, error: Exception) -> InputError:
+    reason = str(error.args[0]) if error.args else type(error).__name__
+    return InputError(f"ir_datasets cannot fetch it: {reason}", file=PREFIX + name)

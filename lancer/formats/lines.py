@@ -1,8 +1,8 @@
 """The one way text files are read: every other module of `lancer.formats` sits on these functions.
 
-Accepted everywhere: local paths and `s3://` URIs, gzip (by its magic number, not by name), a UTF-8 byte order mark,
-CRLF. Lines end at line feeds only, so that U+2028 and the like stay inside a text. What is wrong is an `InputError`
-that names the file and the line.
+Accepted everywhere: local paths and `s3://` URIs, gzip (by its magic number, not by name), a UTF-8 byte order mark at
+the start of any line (files were put together), CRLF. Lines end at line feeds only, so that U+2028 and the like stay
+inside a text. What is wrong is an `InputError` that names the file and the line.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ def read_raw_lines(path: str | Path, storage: Storage | None = None) -> Iterator
     with open_binary(path, storage) as stream:
         try:
             for number, line in enumerate(stream, 1):
-                bare = line.removeprefix(BOM) if number == 1 else line
-                yield number, bare.decode("utf-8")
+                yield number, line.removeprefix(BOM).decode("utf-8")
         except UnicodeDecodeError as error:
             reason = f"not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start + 1} of the line"
             raise InputError(reason, file=path, line=number) from None

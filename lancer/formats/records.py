@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from lancer.errors import InputError
 from lancer.formats.lines import read_lines
 from lancer.storage import Storage
+
+NUL: Final = "\0"  # ends a string in the C code under ir_measures, which then scores 0 without a word
 
 Record = dict[str, object]
 
@@ -85,6 +87,8 @@ def as_id(value: object, place: Place) -> str:
         raise place.expected(value, "an id")
     if value.split() != [value]:
         raise place.error(f"the id {value!r} contains blanks")
+    if NUL in value:
+        raise place.error(f"the id {value!r} contains a NUL character")
     _check_unicode(value, place)
     return value
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from lancer.errors import InputError
 from lancer.formats.aliases import QUERY_IDS, QUERY_TEXTS, body_of, doc_id_of, query_id_of
+from lancer.formats.beir import beir_queries
+from lancer.formats.ir_datasets_ids import dataset_id, dataset_queries
 from lancer.formats.lines import is_json, read_lines
 from lancer.formats.records import (
     Place,
@@ -63,22 +65,34 @@ def read_requests(path: str | Path, storage: Storage | None = None) -> list[Requ
     - optionally `background`, `limit`, and `doc_ids` (ids) or `candidates` (ids, or objects with an id under one of
       `DOC_IDS`, `score`, and a title and body in the object or in its `doc`); or
     - Castorini's `{"query": {"qid", "text"}, "candidates": [...]}`.
+    Also a BEIR folder, for its queries, and `ir_datasets:ID`.
 
     InputError: no request, no or empty id or text, an id with blanks, a query id or a candidate given twice.
     """
     found: dict[str, tuple[Request, int | None]] = {}
-    rows = (
-        ((place, _from_record(record, place)) for place, record in read_records(path, storage))
-        if is_json(path, storage)
-        else _from_tsv(path, storage)
-    )
-    for place, request in rows:
+    for place, request in _located(path, storage):
         if request.query_id in found:
             raise place.error(f"query id {request.query_id!r} is already on line {found[request.query_id][1]}")
         found[request.query_id] = request, place.line
     if not found:
         raise InputError("holds no request", file=path)
     return [request for request, _ in found.values()]
+
+
+def _located(path: str | Path, storage: Storage | None) -> Iterator[tuple[Place, Request]]:
+    name = dataset_id(path)
+    if name is not None:
+        return ((Place(path), _from_dataset(*row, Place(path))) for row in dataset_queries(name))
+    file = beir_queries(path, storage)
+    if is_json(file, storage):
+        return ((place, _from_record(record, place)) for place, record in read_records(file, storage))
+    return _from_tsv(file, storage)
+
+
+def _from_dataset(query_id: str, text: str, place: Place) -> Request:
+    if not text.strip():
+        raise place.error(f"the text of query {query_id!r} is empty")
+    return Request(as_id(query_id, place), text.strip())
 
 
 def _from_tsv(path: str | Path, storage: Storage | None) -> Iterator[tuple[Place, Request]]:

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from lancer.errors import InputError, OutputError
 from lancer.formats.lines import read_lines
-from lancer.formats.records import Place
+from lancer.formats.records import NUL, Place
 from lancer.storage import Storage
 
 COLUMNS: Final = "query_id Q0 doc_id rank score tag"
@@ -130,7 +130,7 @@ def _parse(columns: list[str], path: str | Path, number: int) -> tuple[str, _Lin
     if len(columns) == 6:
         query_id, _, doc_id, rank_text, score_text, _ = columns
         rank, score = _rank(rank_text), _score(score_text)
-        if rank is not None and score is not None:
+        if rank is not None and score is not None and NUL not in query_id and NUL not in doc_id:
             return query_id, _Line(-score, rank, number, doc_id)
     raise _wrong(columns, Place(path, number))
 
@@ -140,7 +140,9 @@ def _wrong(columns: list[str], place: Place) -> InputError:
         return place.error(f"{len(columns)} columns, 6 expected: {COLUMNS}")
     if _rank(columns[3]) is None:
         return place.at("rank").expected(columns[3], "a whole number of at least 0")
-    return place.at("score").expected(columns[4], "a finite number")
+    if _score(columns[4]) is None:
+        return place.at("score").expected(columns[4], "a finite number")
+    return place.error("an id contains a NUL character")
 
 
 def _rank(text: str) -> int | None:

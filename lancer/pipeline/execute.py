@@ -6,32 +6,44 @@ next one starts.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancer import schema
+from lancer.errors import DamagedError
 from lancer.formats.runs import scores_for
+from lancer.pipeline.isolate import call_isolating
+from lancer.pipeline.journal import Journal, JournalledEngines
 from lancer.pipeline.plan import PlannedStage
 from lancer.pipeline.store import RunStore, part_table
 from lancer.schema import CellStatus, Scale
-from lancer.stages.base import Engines, call
+from lancer.stages.base import Engines
+from lancer.stages.records import QUERY_REASONS
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
 class StageReport:
-    """What one stage did on one shard, for progress and the closing summary."""
+    """What one stage did on one shard, for progress, limits and the closing summary."""
 
     stage: str
     queries: int
     reused: bool
-    seconds: float  # wall time of the call on its worker
-    failures: int = 0
+    seconds: float = 0.0  # wall time of the call on its worker
+    failures: dict[str, int] = field(default_factory=dict)  # records by reason
     failed_queries: int = 0
+    cells: int = 0
+    failed_cells: int = 0
     calls: int = 0
+    reused_calls: int = 0
     pairs: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -42,29 +54,74 @@ class StageReport:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What a stage needs on its worker beside its columns."""
+
+    store: RunStore
+    engines: Engines
+    alone: Callable[[], Engines]  # the engines, with nothing else running in them
+    journals: Callable[[], dict[str, Journal]]  # of the shard, by engine
+    attempts: int
+
+
 def run_stage(
-    stage: PlannedStage, table: pa.Table, *, store: RunStore, uri: str, done: bool, engines: Engines
+    stage: PlannedStage, table: pa.Table, *, uri: str, done: bool, at: Surroundings
 ) -> tuple[pa.Table, StageReport]:
-    """The shard's table with the stage's columns: read from its part when `done`, else computed and committed."""
+    """The shard's table with the stage's columns: read from its part when `done`, else computed and committed.
+
+    A part that turns out to be damaged is computed again.
+    """
     start = time.monotonic()
+    part = None
     if done:
-        part = store.read_part(uri, stage)
-    else:
-        columns, output = call(stage.stage, table, engines)
-        part = part_table(stage, columns, output)
-        store.write_part(uri, stage, part)
-    report = StageReport(stage.name, part.num_rows, done, time.monotonic() - start)
-    for entries, failures in zip(part["ledger"].to_pylist(), part["failures"].to_pylist(), strict=True):
-        report.failures += len(failures)
-        report.failed_queries += bool(failures)
-        for entry in entries:
-            for name in ("calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
-                setattr(report, name, getattr(report, name) + entry[name])
+        try:
+            part = at.store.read_part(uri, stage)
+        except DamagedError as error:
+            log.warning("%s; computing it again", error)
+    reused = part is not None
+    if part is None:
+        part = _compute(stage, table, at)
+        at.store.write_part(uri, stage, part)
     for new in stage.stage.adds:
         table = table.append_column(new, part[new.name])
     for name in ("ledger", "failures"):
         table = _extend(table, name, part[name])
-    return table, report
+    return table, _report(stage, part, reused, time.monotonic() - start)
+
+
+def _compute(stage: PlannedStage, table: pa.Table, at: Surroundings) -> pa.Table:
+    journals = at.journals()
+    try:
+        columns, output = call_isolating(
+            stage.stage,
+            table,
+            JournalledEngines(at.engines, journals),
+            alone=lambda: JournalledEngines(at.alone(), journals),
+            attempts=at.attempts,
+        )
+    finally:
+        for journal in journals.values():
+            journal.close()
+    return part_table(stage, columns, output)
+
+
+def _report(stage: PlannedStage, part: pa.Table, reused: bool, seconds: float) -> StageReport:
+    report = StageReport(stage.name, part.num_rows, reused, seconds)
+    for entries, failures in zip(part["ledger"].to_pylist(), part["failures"].to_pylist(), strict=True):
+        reasons = Counter(failure["reason"] for failure in failures)
+        report.failures = dict(Counter(report.failures) + reasons)
+        report.failed_queries += bool(reasons.keys() & QUERY_REASONS)
+        for entry in entries:
+            for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
+                setattr(report, name, getattr(report, name) + entry[name])
+    for name in ("rating_status", "probability_status"):
+        if name in part.column_names:
+            cells = pc.list_flatten(pc.list_flatten(part[name]))
+            counts = {c["values"]: c["counts"] for c in pc.value_counts(cells).to_pylist()}
+            report.cells = sum(n for status, n in counts.items() if status != CellStatus.no_text)
+            report.failed_cells = sum(counts.get(str(s), 0) for s in (CellStatus.unreadable, CellStatus.error))
+    return report
 
 
 def _extend(table: pa.Table, name: str, new: pa.ChunkedArray) -> pa.Table:

@@ -17,10 +17,10 @@ FIRST_STAGE = "first_stage.trec"
 def final_name(plan: Plan, shard: Shard) -> str:
     """The file name of a shard's part in every final table: by the keys of all stages, so that a stale one is seen."""
     key = digest([plan.run_tag, [shard.keys[s.name] for s in plan.stages]])[:24]
-    return f"shard-{shard.id:05d}-{key}.parquet"
+    return f"shard-{shard.id}-{key}.parquet"
 
 
-def finished(plan: Plan, store: RunStore) -> frozenset[int]:
+def finished(plan: Plan, store: RunStore) -> frozenset[str]:
     """Shards whose final tables are all there."""
     there = {table: {e.uri for e in store.storage.list(store.uri(table))} for table in TABLES}
     return frozenset(s.id for s in plan.shards if all(store.uri(t, final_name(plan, s)) in there[t] for t in TABLES))

@@ -21,22 +21,23 @@ class Need:
     gpus: float
 
 
-def needs(plan: Plan, engines: tuple[str, ...] | None = None) -> list[Need]:
-    """The engine pools (all that stages use, or just the named ones) and the workers that carry shards."""
-    used = [name for stage in plan.stages for name in stage.stage.engines] if engines is None else list(engines)
-    configs = plan.config.engines
-    pools = [
-        Need(
-            name,
-            configs[name].kind,
-            configs[name].replicas,
-            configs[name].num_cpus,
-            getattr(configs[name], "num_gpus", 0),
-        )
-        for name in dict.fromkeys(used)
-    ]
+def needs(plan: Plan) -> list[Need]:
+    """The engine pools, one per distinct config of those that stages use, and the workers that carry shards."""
+    used = dict.fromkeys(name for stage in plan.stages for name in stage.stage.engines)
+    pools: dict[str, list[str]] = {}
+    for name in used:
+        pools.setdefault(plan.config.engines[name].model_dump_json(), []).append(name)
     ray = plan.config.ray
-    return [*pools, Need("workers", "shards", ray.workers, ray.worker_cpus, 0)]
+    return [
+        *(_pool(plan, names) for names in pools.values()),
+        Need("workers", "shards", ray.workers, ray.worker_cpus, 0),
+    ]
+
+
+def _pool(plan: Plan, names: list[str]) -> Need:
+    config = plan.config.engines[names[0]]
+    gpus = getattr(config, "num_gpus", 0)
+    return Need(" = ".join(names), config.kind, config.replicas, config.num_cpus, gpus)
 
 
 def check_fits(plan: Plan, cpus: float, gpus: float, where: str) -> None:

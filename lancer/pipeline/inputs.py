@@ -15,6 +15,8 @@ from lancer.engines.lucene import LuceneConfig
 from lancer.engines.lucene_index import index_digest
 from lancer.engines.sources import DocumentSource, candidate_documents, digest_of
 from lancer.errors import InputError, UsageError
+from lancer.formats.aliases import BODIES
+from lancer.formats.qrels import read_qrels
 from lancer.formats.requests import Request, read_requests
 from lancer.formats.runs import read_run
 from lancer.formats.sub_questions import read_sub_questions
@@ -39,6 +41,7 @@ def read_inputs(config: Config, storage: Storage) -> Inputs:
     source = _source(config, requests, storage)
     if source.kind != "index":
         _check_text(candidates, source, config, storage, notes)
+    _check_qrels(config, requests, storage)
     rows = [
         {
             "query_id": r.query_id,
@@ -61,6 +64,8 @@ def _candidates(config: Config, requests: list[Request], storage: Storage, notes
     if config.retrieve.source == "requests":
         if not any(r.candidates for r in requests):
             raise InputError("retrieve.source is 'requests', but no request has candidates", file=config.requests)
+        if without := sum(not r.candidates for r in requests):
+            notes.append(f"{config.requests}: {without} of {len(requests)} requests have no candidates")
         return [[{"doc_id": c.doc_id, "score": c.score} for c in r.candidates or ()] for r in requests]
     if config.retrieve.run is None:
         return [None] * len(requests)
@@ -108,6 +113,8 @@ def _check_text(
     candidates: Sequence[Given], source: DocumentSource, config: Config, storage: Storage, notes: list[str]
 ) -> None:
     store = source.open(storage)
+    if next(store.items(), None) is None:
+        raise InputError(f"no document has a text; it is one of {', '.join(BODIES)}, or title", file=source.location)
     wanted = sorted({c["doc_id"] for given in candidates for c in given or ()})
     if not wanted:
         return
@@ -118,3 +125,13 @@ def _check_text(
         raise InputError(reason, file=where)
     if missing:
         notes.append(f"{where}: {len(missing)} of {len(wanted)} candidates have no text, e.g. {missing[0]!r}")
+
+
+def _check_qrels(config: Config, requests: list[Request], storage: Storage) -> None:
+    """Now, as they are needed at the end of the run only."""
+    if config.qrels is None:
+        return
+    judged = {judgment.query_id for judgment in read_qrels(config.qrels, storage)}
+    if not judged & {r.query_id for r in requests}:
+        example = f"{min(judged)!r} there, {requests[0].query_id!r} in the requests"
+        raise InputError(f"has no query of the requests; e.g. {example}", file=config.qrels)

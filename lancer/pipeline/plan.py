@@ -3,6 +3,9 @@
 A stage's fingerprint covers everything that can change its output: its own settings, prompt and reader, its engines and
 their model revisions, the documents, the schema version, and the fingerprints of the stages whose columns it reads. The
 key of a (stage, shard) adds the shard's input rows, so a part may be reused exactly when its key is there.
+
+A shard is the set of queries whose hash begins with some bits, its prefix: it depends on no other query, and shards of
+runs of other sizes contain one another.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancer import schema
 from lancer.config import Config
@@ -50,9 +52,9 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Shard:
-    """A set of queries, by hash of their ids; `keys` holds one key per stage."""
+    """The queries whose hash begins with `id`, a string of bits, or "all"; `keys` holds one key per stage."""
 
-    id: int
+    id: str
     table: pa.Table
     keys: dict[str, str]
 
@@ -65,6 +67,8 @@ class Plan:
     inputs: Inputs
     stages: tuple[PlannedStage, ...]
     shards: tuple[Shard, ...]
+    shard_bits: int
+    engines: dict[str, str]  # name → what identifies its answers
 
     @property
     def source(self) -> DocumentSource:
@@ -97,13 +101,20 @@ def build_stages(config: Config) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def make_plan(config: Config, inputs: Inputs, storage: Storage) -> Plan:
-    """Checks the columns' chain and each tau against the scale (PlanError); fixes all fingerprints and keys."""
+def make_plan(config: Config, inputs: Inputs, storage: Storage, shard_bits: int | None = None) -> Plan:
+    """`shard_bits`: of the run that goes on, so that its shards stay; a new run's follow from `shard_queries`.
+
+    Checks the columns' chain and each tau against the scale (PlanError); fixes all fingerprints and keys."""
     stages = build_stages(config)
     check_chain(stages, schema.INPUT_SCHEMA)
     check_selectors(config)
-    planned = _fingerprints(config, inputs.source, stages, storage)
-    return Plan(config, inputs, planned, _shards(config, inputs.table, planned))
+    used = dict.fromkeys(name for stage in stages for name in stage.engines)
+    engines = {name: engine_identity(config.engines[name], inputs.source, storage) for name in used}
+    planned = _fingerprints(inputs.source, stages, engines)
+    if shard_bits is None:
+        shard_bits = max(0, math.ceil(math.log2(inputs.table.num_rows / config.shard_queries)))
+    shards = _shards(inputs.table, planned, shard_bits)
+    return Plan(config, inputs, planned, shards, shard_bits, {name: digest(i)[:12] for name, i in engines.items()})
 
 
 def check_selectors(config: Config) -> None:
@@ -120,7 +131,7 @@ def check_selectors(config: Config) -> None:
 
 
 def _fingerprints(
-    config: Config, source: DocumentSource, stages: tuple[Stage, ...], storage: Storage
+    source: DocumentSource, stages: tuple[Stage, ...], engines: dict[str, dict[str, Any]]
 ) -> tuple[PlannedStage, ...]:
     inputs: dict[str, tuple[str, ...]] = {f.name: (f.name,) for f in schema.INPUT_SCHEMA}
     made_by: dict[str, str] = {}  # column → fingerprint of the stage that adds it
@@ -130,7 +141,7 @@ def _fingerprints(
             "stage": stage.name,
             "schema": schema.SCHEMA_VERSION,
             "settings": stage.identity(),
-            "engines": [engine_identity(config.engines[name], source, storage) for name in stage.engines],
+            "engines": [engines[name] for name in stage.engines],
             "documents": source.digest if stage.name in DOCUMENT_READERS else None,
             "reads": {f.name: made_by.get(f.name, "request") for f in stage.reads},
         }
@@ -142,21 +153,29 @@ def _fingerprints(
     return tuple(planned)
 
 
-def _shards(config: Config, table: pa.Table, stages: tuple[PlannedStage, ...]) -> tuple[Shard, ...]:
-    count = math.ceil(table.num_rows / config.shard_queries)
-    numbers = [shard_of(query_id, count) for query_id in table.column("query_id").to_pylist()]
-    table = table.append_column(pa.field("shard", pa.int32(), nullable=False), pa.array(numbers, pa.int32()))
+def _shards(table: pa.Table, stages: tuple[PlannedStage, ...], bits: int) -> tuple[Shard, ...]:
+    ids = [shard_of(query_id, bits) for query_id in table.column("query_id").to_pylist()]
+    rows: dict[str, list[int]] = {}
+    for row, shard in enumerate(ids):
+        rows.setdefault(shard, []).append(row)
+    table = table.append_column(pa.field("shard", pa.string(), nullable=False), pa.array(ids, pa.string()))
     shards = []
-    for number in sorted(set(numbers)):
-        rows = table.filter(pc.equal(table["shard"], number)).combine_chunks()
-        keys = {s.name: digest([s.fingerprint, rows.select(list(s.inputs)).to_pylist()])[:24] for s in stages}
-        shards.append(Shard(number, rows, keys))
+    for shard in sorted(rows):
+        own = table.take(rows[shard]).combine_chunks()
+        keys = {s.name: digest([s.fingerprint, own.select(list(s.inputs)).to_pylist()])[:24] for s in stages}
+        shards.append(Shard(shard, own, keys))
     return tuple(shards)
 
 
-def shard_of(query_id: str, count: int) -> int:
-    """The shard of a query: by its id alone, so that it depends on no order."""
-    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8], "big") % count
+def shard_of(query_id: str, bits: int) -> str:
+    """The first `bits` bits of the query's hash, as text; "all" for no bits."""
+    number = int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:8], "big")
+    return format(number >> (64 - bits), f"0{bits}b") if bits else "all"
+
+
+def overlap(shard: str, other: str) -> bool:
+    """Whether two shards, also of different runs, can have queries in common."""
+    return "all" in (shard, other) or shard.startswith(other) or other.startswith(shard)
 
 
 def digest(value: object) -> str:

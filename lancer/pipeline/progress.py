@@ -53,7 +53,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def _show(self) -> None:
         if self._console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
             with Bar(*columns, console=self._console, transient=True) as bar:
                 task = bar.add_task("", total=self._total)
                 while not self._end.wait(REFRESH_S):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
-from lancer.errors import InputError, UsageError
+from lancer.errors import InputError, OutputError, UsageError
 from lancer.formats.lines import read_lines
 from lancer.formats.runs import read_run, write_run
 from lancer.pipeline.matrices import StoredMatrix, read_matrices
 from lancer.selection import Selector, parse_selector
-from lancer.storage import Storage, join
+from lancer.storage import Storage, is_remote, join
+
+COUNT_DIGITS: Final = 18  # fits into 64 bits
 
 
 @dataclass
@@ -40,12 +44,13 @@ def reselect(
     `run`: the candidates and their first-stage order. `second_order`: a run by another ranker, for `ties=second` and
     `rest=second`. `token_counts`: `doc_id<TAB>count` lines, for `budget`. `explain`: a JSON Lines file that says per
     query and selector which document newly covers what, and what stays uncovered.
-    UsageError, PlanError, InputError before anything is written.
+    UsageError, PlanError, InputError, OutputError before anything is written.
     """
     storage = storage or Storage()
     parsed = [parse_selector(spec) for spec in selectors]
     if len({repr(s) for s in parsed}) < len(parsed):
         raise UsageError("a selector is given twice")
+    _check_targets([explain] if explain else [], output, len(parsed) > 1, storage)
     first = read_run(run, storage) if run else None
     second = read_run(second_order, storage).rankings if second_order else None
     counts = _read_counts(token_counts, storage) if token_counts else None
@@ -62,8 +67,8 @@ def reselect(
             rankings[repr(selector)].append((stored.query_id, [stored.doc_ids[i] for i in selection.order]))
             if explain:
                 reasons.append(_reason(stored, selector, selection.order, selection.covers, selection.uncovered))
-    if result.queries == 0:
-        raise InputError("holds no matrix", file=matrix)
+    if first is None:
+        result.notes.extend(_unfinished(matrix, result.queries, storage))
     first_tag = first.tag if first else "matrix"
     for spec, ranked in rankings.items():
         path = output if len(parsed) == 1 else join(output, f"{spec}.trec")
@@ -92,13 +97,40 @@ def _reason(
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
+def _check_targets(files: list[str], output: str, is_folder: bool, storage: Storage) -> None:
+    """OutputError when one of the files, or the output, could not be written in the end."""
+    if is_folder:
+        storage.check_writable(output)
+    else:
+        files = [*files, output]
+    for file in files:
+        if not is_remote(file) and Path(file).is_dir():
+            raise OutputError(f"cannot write to {file}: it is a folder, and a file is needed")
+        storage.check_writable(file.rpartition("/")[0] or ("/" if file.startswith("/") else "."))
+
+
+def _unfinished(matrix: str, queries: int, storage: Storage) -> list[str]:
+    """A note when a run folder has fewer queries than the run."""
+    uri = join(matrix, "run.json")
+    if not storage.exists(uri):
+        return []
+    try:
+        record = json.loads(storage.read(uri))
+    except ValueError:
+        return [f"{uri} cannot be read: whether the run is finished is not known"]
+    wanted = record.get("queries") if isinstance(record, dict) else None
+    if not isinstance(wanted, int) or queries >= wanted:
+        return []
+    return [f"{matrix} has {queries} of the run's {wanted} queries: the others are unfinished or without candidates"]
+
+
 def _read_counts(path: str, storage: Storage) -> dict[str, int]:
-    return dict(_count_lines(path, storage))
-
-
-def _count_lines(path: str, storage: Storage) -> Iterator[tuple[str, int]]:
+    counts: dict[str, int] = {}
     for number, line in read_lines(path, storage):
-        doc_id, tab, count = line.partition("\t")
-        if not tab or not count.strip().isdecimal():
+        doc_id, tab, text = line.partition("\t")
+        text = text.strip()
+        if not tab or not (text.isascii() and text.isdecimal() and len(text) <= COUNT_DIGITS):
             raise InputError(f"found {line!r}; doc_id<TAB>count is expected", file=path, line=number)
-        yield doc_id, int(count)
+        if counts.setdefault(doc_id, int(text)) != int(text):
+            raise InputError(f"document {doc_id!r} has another count on an earlier line", file=path, line=number)
+    return counts

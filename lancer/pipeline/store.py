@@ -1,7 +1,7 @@
 """The run folder: the truth about a run, on local disk or an object store.
 
     run.json                   resolved config, stages with fingerprints, input digests, versions, result
-    parts/<stage>-<fingerprint>/shard-00003-<key>.parquet
+    parts/<stage>-<fingerprint>/shard-0101-<key>.parquet
                                a stage's columns, ledger and failures for one shard
     ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/
                                tables, one part per shard
@@ -22,12 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lancer import schema
-from lancer.errors import OutputError
+from lancer.errors import DamagedError, OutputError
 from lancer.pipeline.plan import PlannedStage, Shard
 from lancer.stages.base import StageOutput
 from lancer.storage import Storage, join
 
 TABLES: Final = ("ranking.parquet", "coverage.parquet", "ledger.parquet", "failures.parquet")
+OURS: Final = ("parts", "calls", "sessions", "queries.parquet", "run.json", *TABLES)  # names below the run folder
 _LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
 _FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA))), nullable=False)
 
@@ -60,11 +61,11 @@ class RunStore:
         """A file of the run."""
         return join(self.root, *names)
 
-    def part(self, stage: PlannedStage, shard: int, key: str) -> str:
+    def part(self, stage: PlannedStage, shard: str, key: str) -> str:
         """Where the part of a (stage, shard) lies."""
-        return self.uri("parts", f"{stage.name}-{stage.fingerprint[:12]}", f"shard-{shard:05d}-{key}.parquet")
+        return self.uri("parts", f"{stage.name}-{stage.fingerprint[:12]}", f"shard-{shard}-{key}.parquet")
 
-    def done(self, stages: tuple[PlannedStage, ...], shards: tuple[Shard, ...]) -> frozenset[tuple[str, int]]:
+    def done(self, stages: tuple[PlannedStage, ...], shards: tuple[Shard, ...]) -> frozenset[tuple[str, str]]:
         """The (stage name, shard) whose part is there; one listing."""
         there = {entry.uri for entry in self.storage.list(self.uri("parts"))}
         return frozenset(
@@ -82,22 +83,31 @@ class RunStore:
         """A part, under its pinned schema."""
         return self.read_table(uri, part_schema(stage))
 
+    def read_failures(self, uri: str) -> list[dict[str, Any]]:
+        """The failure records of a part; DamagedError as in `read_table`."""
+        try:
+            column = pq.read_table(io.BytesIO(self.storage.read(uri)), columns=["failures"])["failures"]
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise DamagedError(uri, str(error)) from None
+        return [failure for of_query in column.to_pylist() for failure in of_query]
+
     def write_table(self, uri: str, table: pa.Table, about: dict[str, str] | None = None) -> None:
         """Commits a Parquet file; the same table gives the same bytes."""
         if about:
             table = table.replace_schema_metadata({f"lancer.{k}": v for k, v in about.items()})
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd")
+        pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
         self.storage.write(uri, buffer.getvalue())
 
     def read_table(self, uri: str, expected: pa.Schema) -> pa.Table:
-        """A Parquet file; OutputError when it is none or has another schema."""
+        """A Parquet file; DamagedError when it is none, fails its checksums, or has another schema."""
         try:
-            table = pq.read_table(io.BytesIO(self.storage.read(uri))).replace_schema_metadata(None)
-        except pa.ArrowInvalid as error:
-            raise OutputError(f"{uri} is no Parquet file: {error}; remove it, and the run makes it again") from None
+            table = pq.read_table(io.BytesIO(self.storage.read(uri)), page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedError(uri, str(error).splitlines()[0]) from None
+        table = table.replace_schema_metadata(None)
         if not table.schema.equals(expected):
-            raise OutputError(f"{uri} has another schema than this version of lancer; remove it, or use --overwrite")
+            raise DamagedError(uri, "it has another schema than this version of lancer writes")
         return table
 
     def read_json(self) -> dict[str, Any] | None:
@@ -118,10 +128,10 @@ class RunStore:
         text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
         self.storage.write(self.uri("run.json"), text.encode())
 
-    def clear(self) -> None:
-        """Removes a run: everything that `RunStore` writes, and nothing else."""
+    def clear(self, keep: str = "") -> None:
+        """Removes a run, but for the file `keep`: everything that is written here, and nothing else."""
         for entry in self.storage.list(self.root):
             name = entry.uri[len(self.root.rstrip("/")) + 1 :]
-            top = name.split("/")[0]
-            if top in ("parts", "run.json", *TABLES) or ("/" not in name and name.endswith(".trec")):
+            ours = name.split("/")[0] in OURS or ("/" not in name and name.endswith(".trec"))
+            if ours and entry.uri != keep:
                 self.storage.delete(entry.uri)

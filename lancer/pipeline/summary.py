@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,32 +12,46 @@ from rich.table import Table
 
 from lancer.engines.protocols import EngineClock
 from lancer.pipeline.execute import StageReport
+from lancer.pipeline.plan import Plan
+from lancer.pipeline.resume import Work
 
 WIDTH = 200  # of tables in files and pipes
 
 
 @dataclass
 class StageTotal:
-    """A stage over all shards. `seconds` adds up the workers' wall time, which overlaps."""
+    """A stage over all shards. `seconds` adds up the workers' wall time, which overlaps.
+
+    `reused_queries` had their part already, and their calls are not counted again; `reused_calls` were answered from
+    journals.
+    """
 
     stage: str
     queries: int = 0
     reused_queries: int = 0
     calls: int = 0
+    reused_calls: int = 0
     pairs: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
-    failures: int = 0
+    failures: dict[str, int] = field(default_factory=dict)  # records by reason
     failed_queries: int = 0
+    cells: int = 0
+    failed_cells: int = 0
 
     def add(self, report: StageReport) -> None:
-        """Counts one shard in; a reused one adds its counts, but no time."""
+        """Counts one shard in."""
         self.queries += report.queries
-        self.reused_queries += report.queries if report.reused else 0
-        self.seconds += 0.0 if report.reused else report.seconds
-        for name in ("calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens", "failures", "failed_queries"):
+        self.failures = dict(Counter(self.failures) + Counter(report.failures))
+        for name in ("failed_queries", "cells", "failed_cells"):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        if report.reused:
+            self.reused_queries += report.queries
+            return
+        self.seconds += report.seconds
+        for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
 
     @property
@@ -61,6 +76,13 @@ class RunResult:
     def as_dict(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)
+
+    def count_reused(self, plan: Plan, work: Work) -> None:
+        """Finished shards: every stage is there; what it cost is in the ledger."""
+        todo = {s.id for s in work.todo}
+        queries = sum(s.table.num_rows for s in plan.shards if s.id not in todo)
+        for stage in plan.stages:
+            self.stages.append(StageTotal(stage.name, queries=queries, reused_queries=queries))
 
     def count(self, reports: Iterable[StageReport]) -> None:
         """Adds the reports of a finished shard."""
@@ -95,6 +117,7 @@ def _stage_table(result: RunResult) -> Table:
         "queries",
         "reused",
         "calls",
+        "reused",
         "pairs",
         "prompt tokens",
         "cached",
@@ -106,9 +129,20 @@ def _stage_table(result: RunResult) -> Table:
     table = _table(names)
     for t in result.stages:
         rate = t.queries_per_s
-        counts = (t.queries, t.reused_queries, t.calls, t.pairs, t.prompt_tokens, t.cached_tokens, t.output_tokens)
+        counts = (
+            t.queries,
+            t.reused_queries,
+            t.calls,
+            t.reused_calls,
+            t.pairs,
+            t.prompt_tokens,
+            t.cached_tokens,
+            t.output_tokens,
+        )
         shown = [f"{c:,}" if c else "-" for c in counts]
-        table.add_row(t.stage, *shown, f"{t.seconds:.1f}", f"{rate:.1f}" if rate else "-", str(t.failures or "-"))
+        table.add_row(
+            t.stage, *shown, f"{t.seconds:.1f}", f"{rate:.1f}" if rate else "-", str(sum(t.failures.values()) or "-")
+        )
     return table
 
 
@@ -139,6 +173,11 @@ def _table(names: Iterable[str]) -> Table:
 
 
 def wide_console() -> Console:
-    """Standard output; where that is no terminal its tables are not cut to 80 columns."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    """Standard output, text as it is; where that is no terminal its tables are not cut to 80 columns."""
+    console = _console(None)
+    return console if console.is_terminal else _console(WIDTH)
+
+
+def _console(width: int | None) -> Console:
+    # No markup and no emoji: paths and ids may hold [brackets] and :colons:.
+    return Console(highlight=False, markup=False, emoji=False, width=width)

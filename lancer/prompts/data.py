@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 # By shape, not by model, so that a new model's tokens are covered: <|im_end|> (DeepSeek's full-width bars as well),
 # <s>, <think>, <start_of_turn>, <turn|>; our own marks however they are spaced; [INST], [/INST], [gMASK], [|user|],
-# [@BOS@]; ]~b], [e~[. An opening at the very end counts: what follows the place might complete it.
+# [@BOS@]; ]~b], [e~[.
 _MARKS: Final = re.compile(
-    r"<(?=\s*/?\s*(?:\||(?:request|document|sub[-_ ]?question|question)s?\b)|[^<>\s]{0,64}(?:>|\Z))"
-    r"|\[(?=/?(?:[|@]|[gs]?[A-Z][A-Z0-9_]+(?:\]|\Z)|\Z)|e~\[|~!?b[\[\]])"
+    r"<(?=\s*/?\s*(?:\||(?:request|document|sub[-_ ]?question|question)s?\b)|[^>\s]{0,64}>)"
+    r"|\[(?=/?(?:[|@]|(?-i:[gs]?[A-Z][A-Z0-9_]+)\])|e~\[|~!?b[\[\]])"
     r"|\](?=~!?b[\[\]])",
     re.IGNORECASE,
 )
 _HARMLESS: Final = {"<": "\u2039", "[": "\u2045", "]": "\u2046"}
-_OPENINGS: Final = re.compile(r"[<\[\]\ufe64\uff1c\uff3b\uff3d]")
+_OPENINGS: Final = re.compile(r"[<\[\ufe64\uff1c\uff3b\uff3d]|\]~")
 
 
+@lru_cache(maxsize=128)  # 0.1 ms per 2,000 characters, and each pair of a document asks for the same text
 def as_data(text: str) -> str:
     """`text`, stripped, with the bracket of everything that has the shape of a mark replaced by a look-alike.
 

@@ -15,10 +15,9 @@ __all__ = ["VERSION", "distinct", "parse", "render"]
 
 VERSION: Final = 2  # of the reader; the prompt's text enters fingerprints by itself
 
-_TASK = (
-    "You plan a report. List the {n} separate questions that its documents must answer so that the report covers the "
-    "whole request. Each question stands alone, names its subject, asks for one thing, and repeats no other. "
-    "Write one question per line and nothing else."
+_TASK: Final = (
+    "Write the {n} different questions that a report on this request must answer. Each stands alone, names its subject, "
+    "asks for one thing and repeats no other. One numbered question per line, nothing else."
 )
 _EXAMPLES: Final = (
     (
@@ -57,23 +56,27 @@ _EXAMPLES: Final = (
 def render(
     *, text: str, n: int, title: str | None = None, background: str | None = None, problem_statement: str | None = None
 ) -> list[Message]:
-    """The chat prompt that asks for `n` sub-questions of one request."""
+    """The chat prompt that asks for `n` sub-questions of one request.
+
+    The task stands in every user turn, not in a system turn: SmolLM2 follows it better there.
+    """
     task = _TASK.replace("{n}", str(n))
-    messages: list[Message] = [{"role": "system", "content": task}]
+    messages: list[Message] = []
     for request, questions in _EXAMPLES:
-        messages.append({"role": "user", "content": f"Request: {request}"})
-        messages.append({"role": "assistant", "content": "\n".join(questions[: min(n, len(questions))])})
+        shown = "\n".join(f"{number}. {question}" for number, question in enumerate(questions[:n], start=1))
+        messages.append({"role": "user", "content": f"Request: {request}\n\n{task}"})
+        messages.append({"role": "assistant", "content": shown})
     parts = [
         f"{label}: {as_data(value)}"
         for label, value in (
             ("Title", title),
-            ("Request", text),
             ("Background", background),
             ("Problem statement", problem_statement),
+            ("Request", text),
         )
         if value
     ]
-    messages.append({"role": "user", "content": "\n".join(parts)})
+    messages.append({"role": "user", "content": "\n".join(parts) + f"\n\n{task}"})
     return messages
 
 

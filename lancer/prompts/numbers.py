@@ -31,6 +31,8 @@ _PLAIN: Final = str.maketrans(
 )  # fmt: skip
 _OTHER_DIGITS: Final = re.compile(r"[^\D0-9]")
 _POINTS: Final = re.compile(r"(?<=\d)\s*\u5206")  # "3 points" in Chinese and Japanese
+_LINES: Final = re.compile(r" ?\n(?: ?\n)+ ?")
+_BLANKS: Final = re.compile(r"[^\S\n]+")
 _OUT_OF: Final = re.compile(
     r"\s*(?:points?\s+|stars?\s+)?(?:/|\(?\s*out\s+of\s+(?:a\s+(?:possible|maximum)\s+)?)\s*(\d++)(?!\w|[.,/]\d)", re.I
 )
@@ -50,7 +52,7 @@ def plain(text: str, scale: tuple[int, int]) -> str:
     """Digits of every script as ASCII, no emphasis, one kind of dash; echoes of the scale become `ECHO`."""
     text = text.translate(_PLAIN).replace("__", "")
     text = _OTHER_DIGITS.sub(lambda digit: str(unicodedata.decimal(digit.group())), text)
-    text = _POINTS.sub("", text)
+    text = _LINES.sub("\n\n", _BLANKS.sub(" ", _POINTS.sub("", text)))
     for pattern, by in _echoes(*scale):
         text = pattern.sub(by, text)
     return text

@@ -33,16 +33,18 @@ _INDEXED = r"(?:sub[-_ ]?)?questions?|sub[-_ ]?q|q|item|no\.?"
 _NAME = rf"(?:{_INDEXED}|rating)"
 _KEY: Final = re.compile(rf"\W*(?:{_NAME})?[\W_]*(\d{{1,4}})\W*", re.IGNORECASE)
 _INDEX: Final = re.compile(rf"(?:{_INDEXED}|id|number|index|n)(?:[-_ ]?(?:id|number|index|no))?", re.IGNORECASE)
-_VALUE = r"[-+]?\d[\d.]*(?:\s*/\s*\d+)?"
+_VALUE = r"[-+]?\d+(?:\.\d+)?(?:\s*/\s*\d+)?"
 _PAIR: Final = re.compile(
-    rf"(?<![\w.,/-]){_NAME}?[ _#]*(\d{{1,4}})[\"']?\s*[:=]\s*[\"']?({_VALUE})[\"']?\s*(?=[,;}}\n]|\Z)", re.IGNORECASE
+    rf"(?<![\w.,/-]){_NAME}?[ _#]*(\d{{1,4}})[\"']?\s*[:=]\s*[\"']?({_VALUE})[\"']?\s*"
+    rf"(?=[,;}}\n]|\Z|(?<=\s){_NAME}?[ _#]*\d{{1,4}}\s*[:=])",
+    re.IGNORECASE,
 )
 _MARKER: Final = re.compile(
     rf"^[ \t>|#-]*(?:{_NAME}\s*#?\s*\(?(\d{{1,4}})\b[.):|\]=-]*"
     r"|[(\[]?(\d{1,4})(?:[.):\]](?=\s|\Z)|\s*(?:\||->|\u2192|=|:)|\s+-(?=\s)))",
     re.IGNORECASE | re.MULTILINE,
 )
-_TAIL: Final = re.compile(r"(?:[:?=>|\u2192]|\s-+)\s*([^:?=>|\u2192\s][^:?=>|\u2192]*)\Z")
+_TAIL: Final = re.compile(r"(?<![\d ])\s*(?:[:?=>|\u2192]|\s-+)\s*([^:?=>|\u2192\s][^:?=>|\u2192]*)\Z")
 _NO_VALUE: Final = re.compile(r"null|none|n/?a|nan|-|\?|x", re.IGNORECASE)
 
 
@@ -151,20 +153,15 @@ def _listed(text: str, scale: _Scale) -> _Row | None:
     lead, colon, body = text.partition(":")
     if not colon or any(map(str.isdigit, lead)) or lead.count("\n"):
         body = text
-    lines = body.strip().strip("[]()").split("\n")
-    parts = [part.strip(" \t\"'") for part in (lines if len(lines) > 1 else re.split("[,;|]", lines[0]))]
-    if len(lines) > 1:
-        parts = [re.sub(r"\A[-\u2022]\s+", "", part).rstrip(",") for part in parts if part]
-    rated = [re.fullmatch(_VALUE, part) for part in parts]
-    if (
-        len(parts) < 2
-        or not any(rated)
-        or not all(r or _NO_VALUE.fullmatch(p) for r, p in zip(rated, parts, strict=True))
-    ):
+    lines = [re.sub(r"\A[-\u2022]\s+", "", line.strip()) for line in body.strip(" \n[]()").split("\n") if line.strip()]
+    parts = lines if len(lines) > 1 else re.split(r"\s*[,;]\s*", "".join(lines))
+    parts = [part.strip("\"',") for part in parts]
+    values = [bool(re.fullmatch(_VALUE, part)) for part in parts]
+    if len(parts) < 2 or not any(values):
         return None
-    return [
-        _outcome(of_text(part, scale=scale)) if r else Unread.no_number for r, part in zip(rated, parts, strict=True)
-    ]
+    if not all(value or _NO_VALUE.fullmatch(part) for value, part in zip(values, parts, strict=True)):
+        return None
+    return [_outcome(of_text(p, scale=scale)) if v else Unread.no_number for v, p in zip(values, parts, strict=True)]
 
 
 def _numbered(text: str, scale: _Scale, cut: bool) -> Iterator[_Cell]:

@@ -71,13 +71,19 @@ class Template:
 def parse_template(text: str, *, file: str = "prompt") -> Template:
     """Checks a text; UsageError naming `file` and line for a place that does not exist or one that is missing."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    found = []
+    found: list[str] = []
+    previous = -1
     for place in _PLACE.finditer(text):
         line = text.count("\n", 0, place.start()) + 1
         if place[1] not in PLACES:
             raise UsageError(f"{file}:{line}: unknown place {place.group()!r}{nearest(place[1], PLACES)}")
         if place.group() != f"{{{place[1]}}}":
             raise UsageError(f"{file}:{line}: write {{{place[1]}}} without blanks, not {place.group()!r}")
+        if place.start() == previous:  # the end of one text and the beginning of the next could form a chat token
+            raise UsageError(
+                f"{file}:{line}: put a blank or a line end before {place.group()}: two places must not touch"
+            )
+        previous = place.end()
         found.append(place[1])
     for name in _REQUIRED:
         if name not in found:

@@ -128,16 +128,15 @@ class Decompose:
         return DecomposeStatus.ok if found == self._config.n else DecomposeStatus.too_few
 
     def _failure(self, query_id: str, attempt: int, generation: Generation, found: int) -> list[Failure]:
+        last = attempt == self._config.attempts
         if generation.error:
-            return [
-                Failure(
-                    query_id=query_id, stage=self.name, attempt=attempt, reason="engine_error", detail=generation.error
-                )
-            ]
-        if attempt == self._config.attempts and found < self._config.n:
+            reason, detail = "engine_error" if last and not found else "call_error", generation.error
+        elif last and found < self._config.n:
+            reason = "too_few" if found else "no_sub_questions"
             detail = f"{found} of {self._config.n} sub-questions after {attempt} attempts"
-            return [Failure(query_id=query_id, stage=self.name, attempt=attempt, reason="too_few", detail=detail)]
-        return []
+        else:
+            return []
+        return [Failure(query_id=query_id, stage=self.name, attempt=attempt, reason=reason, detail=detail)]
 
     def _given(self, rows: list[dict[str, Any]]) -> StageOutput:
         given = [row["given_sub_questions"] or [] for row in rows]

@@ -73,6 +73,14 @@ class Estimate:
         return f"{row['text']} {sub_question['text']}" if self._config.with_request else sub_question["text"]
 
     def _record(self, query_id: str, block: ScoredBlock) -> LedgerRecord:
+        if block.reused:
+            return LedgerRecord(
+                query_id=query_id,
+                stage=self.name,
+                engine=self._config.engine,
+                reused_calls=1,
+                reused_tokens=block.tokens,
+            )
         return LedgerRecord(
             query_id=query_id,
             stage=self.name,

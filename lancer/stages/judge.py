@@ -92,7 +92,13 @@ class Judge:
             columns["rating_status"].append(status)
             columns["rating_raw"].append(raw)
             ledger.append(
-                of_generations(own, query_id=row.query_id, stage=self.name, engine=self._config.engine, pairs=len(own))
+                of_generations(
+                    own,
+                    query_id=row.query_id,
+                    stage=self.name,
+                    engine=self._config.engine,
+                    pairs=sum(not g.reused for g in own),
+                )
             )
             failures.extend(self._failures(row, own, status))
         return StageOutput(columns=columns, ledger=ledger, failures=failures)

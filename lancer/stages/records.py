@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import numpy as np
 
 from lancer.engines.protocols import Generation
+
+# Reasons for which a query counts as failed; others concern some of its cells or candidates.
+QUERY_REASONS: Final = frozenset({"no_candidates", "no_sub_questions", "engine_error", "poison"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,8 @@ class LedgerRecord:
     latency_p50_s: float | None = None
     latency_p95_s: float | None = None
     latency_max_s: float | None = None
+    reused_calls: int = 0
+    reused_tokens: int = 0
 
     def row(self) -> dict[str, object]:
         """As a row of the ledger table."""
@@ -53,7 +58,9 @@ class Failure:
 def of_generations(
     generations: Sequence[Generation], *, query_id: str, stage: str, engine: str, attempt: int = 1, pairs: int = 0
 ) -> LedgerRecord:
-    """Adds up the calls that one query made in one attempt."""
+    """Adds up the calls that one query made in one attempt; reused ones apart."""
+    reused = [g for g in generations if g.reused]
+    generations = [g for g in generations if not g.reused]
     return LedgerRecord(
         query_id=query_id,
         stage=stage,
@@ -67,6 +74,8 @@ def of_generations(
         queue_s=sum(g.queue_s for g in generations),
         run_s=sum(g.run_s for g in generations),
         **latencies([g.queue_s + g.run_s for g in generations]),
+        reused_calls=len(reused),
+        reused_tokens=sum(g.prompt_tokens + g.output_tokens for g in reused),
     )
 
 

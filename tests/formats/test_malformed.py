@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from lancer.formats.qrels import read_qrels
 from lancer.formats.ratings import read_ratings
 from lancer.formats.requests import read_requests
 from lancer.formats.runs import Run, read_run
+from tests.selection.test_spec import REFUSED
 
 BOM = b"\xef\xbb\xbf"
 RUN = Run({"q1": [("d1", 2.0), ("d2", 1.0)]}, "t")
@@ -99,6 +101,8 @@ CASES: list[Case] = [
     ("run: negative rank", run, b"q1 Q0 d1 -1 2 t\n", Fails(1, "whole number of at least 0")),
     ("run: not UTF-8", run, b"q1 Q0 d1 1 2 t\nq1 Q0 d\xe9 2 1 t\n", Fails(2, "not UTF-8: byte 0xe9 at position 8")),
     ("run: UTF-16", run, "q1 Q0 d1 1 2 t\n".encode("utf-16"), Fails(1, "not UTF-8: byte 0xff")),
+    ("run: two files put together", run, (BOM + b"q Q0 d 1 2 t\n") * 2, {"q": [("d", 2.0)]}),
+    ("run: NUL in an id", run, b"q1 Q0 d\0 1 2 t\n", Fails(1, "an id contains a NUL character")),
     ("run: cut gzip", run, b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03", Fails(1, "damaged gzip")),
     # qrels
     ("qrels: plain", qrels, b"q1 0 d1 2\nq1 0 d2 0\n", [("q1", "0", "d1", 2), ("q1", "0", "d2", 0)]),
@@ -112,8 +116,10 @@ CASES: list[Case] = [
     ("qrels: conflict", qrels, b"q1 0 d1 1\nq1 0 d1 2\n", Fails(2, "'d1' has grade 2 here and 1 on line 1")),
     ("qrels: conflict with unjudged", qrels, b"q1 0 d1 -1\nq1 0 d1 2\n", Fails(2, "-1 on line 1")),
     ("qrels: half a grade", qrels, b"q1 0 d1 0.5\n", Fails(1, "field 'grade': found \"0.5\"")),
-    ("qrels: a word for a grade", qrels, b"q1 0 d1 high\n", Fails(1, "a whole number is expected")),
-    ("qrels: nan", qrels, b"q1 0 d1 nan\n", Fails(1, "a whole number is expected")),
+    ("qrels: a word for a grade", qrels, b"q1 0 d1 high\n", Fails(1, "a whole number of at most 1000000 is expected")),
+    ("qrels: nan", qrels, b"q1 0 d1 nan\n", Fails(1, "a whole number of at most 1000000 is expected")),
+    ("qrels: a grade that trec_eval scores 0", qrels, b"q1 0 d1 1e9\n", Fails(1, "field 'grade': found \"1e9\"")),
+    ("qrels: NUL in an id", qrels, b"q1 0 d\0 1\n", Fails(1, "an id contains a NUL character")),
     ("qrels: BEIR without its header", qrels, b"q1\td1\t2\n", Fails(1, "3 columns, 4 expected")),
     (
         "qrels: BEIR, a line too short",
@@ -158,6 +164,7 @@ CASES: list[Case] = [
     ("requests: id is null", requests, b'{"qid": null, "query": "x"}', Fails(1, "no query id")),
     ("requests: id with a point", requests, b'{"qid": 1.5, "query": "x"}', Fails(1, "field 'qid': found 1.5")),
     ("requests: id with a blank", requests, b'{"qid": "a b", "query": "x"}', Fails(1, "'a b' contains blanks")),
+    ("requests: NUL in an id", requests, b'{"qid": "a\\u0000", "query": "x"}', Fails(1, "contains a NUL character")),
     ("requests: no text", requests, b'{"qid": "1", "topic": "x"}', Fails(1, "query '1': no text")),
     ("requests: empty text", requests, b'{"qid": "1", "query": "  "}', Fails(1, "query '1': the text is empty")),
     ("requests: text is a list", requests, b'{"qid": "1", "query": ["x"]}', Fails(1, "field 'query': found [\"x\"]")),
@@ -267,6 +274,15 @@ def test_small_files(read: Callable[[Path], object], content: bytes, expected: o
     assert expected.says in str(caught.value)
     assert caught.value.file == path
     assert (caught.value.line or 0) == expected.line
+
+
+def test_how_many_are_wrong() -> None:
+    """At least 60 over five kinds of input; specs of selectors stand in their own table, as they are no files."""
+    wrong = Counter(name.split(":")[0] for name, _, _, expected in CASES if isinstance(expected, Fails))
+    wrong["selectors"] = len(REFUSED)
+    assert wrong.keys() == {"run", "qrels", "requests", "ratings", "selectors"}
+    assert min(wrong.values()) >= 10
+    assert wrong.total() >= 60
 
 
 @pytest.mark.parametrize("read", [run, qrels, requests, ratings])

@@ -72,9 +72,10 @@ def test_a_changed_corpus_reaches_what_looks_at_text(tmp_path: Path) -> None:
 
 def test_shards_are_by_query_id_and_hold_every_query_once(tmp_path: Path) -> None:
     plan = plan_of(small_config(tmp_path, "shard_queries=2"))
+    assert plan.shard_bits == 1
     ids = [i for s in plan.shards for i in s.table["query_id"].to_pylist()]
     assert sorted(ids) == sorted(plan.inputs.table["query_id"].to_pylist())
-    assert all(shard_of(i, 2) == s.id for s in plan.shards for i in s.table["query_id"].to_pylist())
+    assert all(shard_of(i, 1) == s.id for s in plan.shards for i in s.table["query_id"].to_pylist())
 
 
 def test_tau_outside_the_scale_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -12,7 +13,7 @@ import pytest
 
 import lancer
 from lancer import schema
-from lancer.errors import OutputError
+from lancer.errors import InputError, OutputError
 from lancer.formats.runs import read_run
 from lancer.pipeline.summary import RunResult
 from lancer.storage import Storage
@@ -114,7 +115,14 @@ def test_a_finished_run_goes_on_without_work_and_a_new_selector_without_engines(
         lancer.run(config, mode="fail-if-exists")
     requests = tmp_path / "requests.jsonl"
     requests.write_text(requests.read_text().replace("the lake in the seasons", "the lake in winter"))
-    with pytest.raises(OutputError, match="holds another run: its requests differ"):
+    lancer.run(config)  # one request changed
+    requests.write_text(requests.read_text().replace('"query_id": "q', '"query_id": "other'))
+    with pytest.raises(InputError, match="has no query of the requests"):
+        lancer.run(config)
+    for name in ("first.run", "sub_questions.jsonl"):
+        other = tmp_path / name
+        other.write_text(re.sub(r"\bq(\d)", r"other\1", other.read_text()))
+    with pytest.raises(OutputError, match="holds another run: none of its requests is among these"):
         lancer.run(config)
     assert lancer.run(config, mode="overwrite").queries == 4
 
@@ -138,7 +146,7 @@ def test_a_candidate_without_text_is_kept_and_not_scored(tmp_path: Path) -> None
     assert "unknown" in [d for d, _ in read_run(tmp_path / "run" / "run.trec").rankings["q1"]]
     cells = [r for r in pq.read_table(tmp_path / "run" / "coverage.parquet").to_pylist() if r["doc_id"] == "unknown"]
     assert [(c["status"], c["probability"]) for c in cells] == [("no_text", None)] * 2
-    assert result.stages[0].failures == 1
+    assert result.stages[0].failures == {"no_text": 1}
     assert any("1 of 9 candidates have no text" in note for note in result.notes)
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lancer import schema
-from lancer.errors import OutputError
+from lancer.errors import DamagedError, OutputError
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.plan import Plan, make_plan
 from lancer.pipeline.store import RunStore, part_schema, part_table
@@ -54,11 +54,30 @@ def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_what_is_no_part_is_named(tmp_path: Path, plan: Plan) -> None:
     store = RunStore(Storage(), str(tmp_path))
     (tmp_path / "torn.parquet").write_bytes(b"PAR1 torn")
-    with pytest.raises(OutputError, match=r"torn\.parquet is no Parquet file"):
+    with pytest.raises(OutputError, match=r"torn\.parquet is damaged"):
         store.read_part(store.uri("torn.parquet"), plan.stages[0])
     store.write_table(store.uri("other.parquet"), pa.table({"a": [1]}))
-    with pytest.raises(OutputError, match=r"other\.parquet has another schema"):
+    with pytest.raises(OutputError, match=r"other\.parquet is damaged: it has another schema"):
         store.read_part(store.uri("other.parquet"), plan.stages[0])
+
+
+def test_a_flipped_bit_is_seen(tmp_path: Path, plan: Plan) -> None:
+    store, stage = RunStore(Storage(), str(tmp_path)), plan.stages[0]
+    columns = pa.Table.from_pylist(
+        [{"query_id": "q", "candidates": [{"doc_id": f"d{i}", "score": i / 7, "has_text": True} for i in range(50)]}],
+        schema=pa.schema([schema.QUERY_ID, schema.CANDIDATES]),
+    )
+    store.write_part(store.uri("part.parquet"), stage, part_table(stage, columns, StageOutput({})))
+    whole = (tmp_path / "part.parquet").read_bytes()
+    footer = int.from_bytes(whole[-8:-4], "little") + 8
+    seen = 0
+    for at in range(4, len(whole) - footer, 97):
+        (tmp_path / "part.parquet").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            store.read_part(store.uri("part.parquet"), stage)
+        except DamagedError:
+            seen += 1
+    assert seen == len(range(4, len(whole) - footer, 97))
 
 
 def test_clearing_removes_a_run_and_nothing_else(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -18,58 +20,90 @@ import ray
 from lancer.engines.protocols import Block, Documents, EngineClock, Generation, Hit, Message, Sampling, ScoredBlock
 from lancer.engines.sources import DocumentSource
 from lancer.engines.table import EngineConfig, build_engine
-from lancer.errors import EngineError
+from lancer.errors import EngineDied, EngineError, LancerError
 from lancer.storage import Storage
 
 CALLERS = 64  # threads of an actor: more than shards in flight, so that no call waits outside the engine
-RESTARTS = 2
+BACK_S = 120.0  # a new process for an actor takes seconds; longer means that there is no place for it
 
 
 class EngineActor:
-    """Runs one engine; the methods are those of `lancer.engines.protocols`."""
+    """Runs one engine; the methods are those of `lancer.engines.protocols`.
+
+    The engine is built at the first call, and again after it died. A call that is `alone` waits until no other runs
+    and keeps others out: if the engine dies then, that call is the cause.
+    """
 
     def __init__(self, config: EngineConfig, source: DocumentSource, storage: Storage) -> None:
         self._config, self._source, self._storage = config, source, storage
-        self._lock = threading.Lock()
+        self._building = threading.Lock()
         self._built: Any = None
+        self._changed = threading.Condition()
+        self._running, self._alone = 0, False
 
     def _engine(self) -> Any:
-        with self._lock:
+        with self._building:
             if self._built is None:
                 self._built = build_engine(self._config, self._source, self._storage)
             return self._built
+
+    def ping(self) -> None:
+        """Answers when the process is there."""
 
     def clock(self) -> EngineClock:
         """Starts the engine if need be."""
         clock: EngineClock = self._engine().clock()
         return clock
 
-    def call(self, method: str, *args: Any, **options: Any) -> Any:
+    def call(self, method: str, *args: Any, alone: bool = False, **options: Any) -> Any:
         """Calls one of the engine's methods."""
-        return getattr(self._engine(), method)(*args, **options)
+        with self._place(alone):
+            engine = self._engine()
+            try:
+                return getattr(engine, method)(*args, **options)
+            except EngineDied:
+                with self._building:
+                    if self._built is engine:
+                        engine.close()
+                        self._built = None
+                raise
+
+    @contextmanager
+    def _place(self, alone: bool) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone and not (alone and self._running))
+            self._running, self._alone = self._running + 1, alone
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running, self._alone = self._running - 1, False
+                self._changed.notify_all()
 
 
 class EnginePool:
     """The replicas of one engine, started together. Cheap to send to workers: it holds actor handles only."""
 
-    def __init__(self, name: str, config: EngineConfig, source: DocumentSource, storage: Storage) -> None:
+    def __init__(
+        self, name: str, config: EngineConfig, source: DocumentSource, storage: Storage, *, restarts: int
+    ) -> None:
         self.name, self.config = name, config
         actor = ray.remote(EngineActor).options(
             num_cpus=config.num_cpus,
             num_gpus=getattr(config, "num_gpus", 0),
             max_concurrency=CALLERS,
-            max_restarts=RESTARTS,
-            max_task_retries=RESTARTS,
+            max_restarts=restarts,
+            max_task_retries=0,  # a call that may have killed it must not go again by itself
         )
         self._actors: list[Any] = [actor.remote(config, source, storage) for _ in range(config.replicas)]
 
-    def starting(self) -> list[ray.ObjectRef[Any]]:
-        """One reference per replica, ready when its engine is."""
-        return [actor.clock.remote() for actor in self._actors]
+    def wait_until_started(self) -> None:
+        """Raises what kept an engine from starting."""
+        self.call([(actor, actor.clock.remote()) for actor in self._actors])
 
     def clocks(self, timeout: float | None = None) -> list[EngineClock]:
         """Of each replica; ray.exceptions.GetTimeoutError when they are not at hand in time."""
-        clocks: list[EngineClock] = ray.get(self.starting(), timeout=timeout)
+        clocks: list[EngineClock] = ray.get([actor.clock.remote() for actor in self._actors], timeout=timeout)
         return clocks
 
     def kill(self) -> None:
@@ -82,20 +116,40 @@ class EnginePool:
         number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         return self._actors[number % len(self._actors)]
 
-    def get(self, refs: Sequence[ray.ObjectRef[Any]]) -> list[Any]:
-        """Waits for calls; EngineError when the actor died more often than it is restarted."""
+    def call(self, calls: Sequence[tuple[Any, ray.ObjectRef[Any]]]) -> list[Any]:
+        """Waits for (actor, its call). EngineDied: an actor died under them and is back; EngineError: it stays dead."""
         try:
-            results: list[Any] = ray.get(list(refs))
+            results: list[Any] = ray.get([ref for _, ref in calls])
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, LancerError):
+                raise error.cause from error
+            raise
         except ray.exceptions.RayActorError as error:
-            raise EngineError(f"engine {self.name!r} died and did not come back: {error}") from error
+            for actor, _ in calls:
+                self._wait_until_back(actor)
+            raise EngineDied(f"engine {self.name!r} died: {str(error).splitlines()[0]}") from error
         return results
+
+    def _wait_until_back(self, actor: Any) -> None:
+        deadline = time.monotonic() + BACK_S
+        while True:
+            try:
+                ray.get(actor.ping.remote())
+            except ray.exceptions.ActorUnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise EngineError(f"engine {self.name!r} died and found no place to start again") from error
+                time.sleep(1.0)
+            except ray.exceptions.RayActorError as error:
+                raise EngineError(f"engine {self.name!r} died more often than limits.engine_restarts") from error
+            else:
+                return
 
 
 class PooledText:
     """TextEngine over a pool."""
 
-    def __init__(self, pool: EnginePool) -> None:
-        self._pool = pool
+    def __init__(self, pool: EnginePool, *, alone: bool = False) -> None:
+        self._pool, self._alone = pool, alone
 
     def generate(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
@@ -104,12 +158,17 @@ class PooledText:
         groups: dict[Any, list[int]] = {}
         for i, prompt in enumerate(prompts):
             groups.setdefault(self._pool.replica(_shared_beginning(prompt)), []).append(i)
-        refs = [
-            actor.call.remote("generate", [prompts[i] for i in group], sampling, priority=priority)
+        calls = [
+            (
+                actor,
+                actor.call.remote(
+                    "generate", [prompts[i] for i in group], sampling, priority=priority, alone=self._alone
+                ),
+            )
             for actor, group in groups.items()
         ]
         outputs: dict[int, Generation] = {}
-        for group, generations in zip(groups.values(), self._pool.get(refs), strict=True):
+        for group, generations in zip(groups.values(), self._pool.call(calls), strict=True):
             outputs.update(zip(group, generations, strict=True))
         return [outputs[i] for i in range(len(prompts))]
 
@@ -122,52 +181,61 @@ def _shared_beginning(prompt: Sequence[Message]) -> str:
 class PooledScorer:
     """PairScorer over a pool."""
 
-    def __init__(self, pool: EnginePool) -> None:
-        self._pool = pool
+    def __init__(self, pool: EnginePool, *, alone: bool = False) -> None:
+        self._pool, self._alone = pool, alone
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
         """See `lancer.engines.protocols.PairScorer`."""
         key = "\n".join(q for block in blocks for q in block.sub_questions)
-        scored: list[ScoredBlock] = self._pool.get([self._pool.replica(key).call.remote("score", list(blocks))])[0]
+        actor = self._pool.replica(key)
+        call = actor.call.remote("score", list(blocks), alone=self._alone)
+        scored: list[ScoredBlock] = self._pool.call([(actor, call)])[0]
         return scored
 
 
 class PooledSearch:
     """SearchEngine, and Documents where the index holds the texts, over a pool."""
 
-    def __init__(self, pool: EnginePool) -> None:
-        self._pool = pool
+    def __init__(self, pool: EnginePool, *, alone: bool = False) -> None:
+        self._pool, self._alone = pool, alone
 
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
         """See `lancer.engines.protocols.SearchEngine`."""
         actor = self._pool.replica("\n".join(queries))
-        hits: list[list[Hit]] = self._pool.get([actor.call.remote("search", list(queries), depth)])[0]
+        call = actor.call.remote("search", list(queries), depth, alone=self._alone)
+        hits: list[list[Hit]] = self._pool.call([(actor, call)])[0]
         return hits
 
     def texts(self, doc_ids: Sequence[str]) -> list[str | None]:
         """See `lancer.engines.protocols.Documents`."""
         actor = self._pool.replica("\n".join(doc_ids[:1]))
-        texts: list[str | None] = self._pool.get([actor.call.remote("texts", list(doc_ids))])[0]
+        texts: list[str | None] = self._pool.call([(actor, actor.call.remote("texts", list(doc_ids)))])[0]
         return texts
 
 
 class PooledEngines:
     """Every engine of a run by its name: what a stage gets on a worker."""
 
-    def __init__(self, pools: dict[str, EnginePool], source: DocumentSource, storage: Storage) -> None:
-        self._pools, self._source, self._storage = pools, source, storage
+    def __init__(
+        self, pools: dict[str, EnginePool], source: DocumentSource, storage: Storage, *, alone: bool = False
+    ) -> None:
+        self._pools, self._source, self._storage, self._alone = pools, source, storage, alone
+
+    def alone(self) -> PooledEngines:
+        """The same engines, for calls that nothing else may run beside."""
+        return PooledEngines(self._pools, self._source, self._storage, alone=True)
 
     def text(self, name: str) -> PooledText:
         """The text engine of that name."""
-        return PooledText(self._pools[name])
+        return PooledText(self._pools[name], alone=self._alone)
 
     def scorer(self, name: str) -> PooledScorer:
         """The scorer of that name."""
-        return PooledScorer(self._pools[name])
+        return PooledScorer(self._pools[name], alone=self._alone)
 
     def search(self, name: str) -> PooledSearch:
         """The search engine of that name."""
-        return PooledSearch(self._pools[name])
+        return PooledSearch(self._pools[name], alone=self._alone)
 
     def documents(self) -> Documents:
         """This machine's document store, opened once per process, or the index."""

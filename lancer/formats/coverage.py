@@ -1,0 +1,128 @@
+"""Stored coverage matrices, one query at a time: a run's own `coverage.parquet`, or rating files of others.
+
+What `lancer select` ranks by and `lancer evaluate` computes Cov from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lancer import schema
+from lancer.errors import InputError
+from lancer.formats.ratings import read_ratings
+from lancer.formats.runs import Run
+from lancer.schema import Scale
+from lancer.storage import Storage, join
+
+TABLE: Final = "coverage.parquet"
+RANKINGS: Final = "ranking.parquet"
+
+_Rows = dict[tuple[int, str], dict[str, float | None]]  # (first-stage rank, doc_id) -> sub-question id -> value
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """`values[i][j]` is what candidate i says to sub-question j; candidates in first-stage order; None = no value.
+
+    `scale` is rating where there is no value at all.
+    """
+
+    query_id: str
+    doc_ids: list[str]
+    sub_question_ids: list[str]
+    values: list[list[float | None]]
+    scale: Scale
+
+
+def read_stored_matrices(
+    path: str | Path, run: Run | None = None, storage: Storage | None = None
+) -> Iterator[StoredMatrix]:
+    """The matrices of a run folder, a `coverage.parquet`, or a file that `lancer.formats.ratings` reads.
+
+    `run` belongs to a positional file. A query of a run folder that has no sub-question has a matrix without columns.
+    InputError: no such file or table, a table of another schema, a query in two parts of it, no sub-question at all.
+    """
+    storage = storage or Storage()
+    seen: set[str] = set()
+    empty = True
+    for matrix in _matrices(str(path), run, storage):
+        if matrix.query_id in seen:
+            reason = f"query {matrix.query_id!r} is in two parts; carry the run to its end with `lancer run`"
+            raise InputError(reason, file=path)
+        seen.add(matrix.query_id)
+        empty = empty and not matrix.sub_question_ids
+        yield matrix
+    if empty:
+        raise InputError("holds no coverage matrix", file=path)
+
+
+def _matrices(path: str, run: Run | None, storage: Storage) -> Iterator[StoredMatrix]:
+    parts = _parts(path, storage)
+    for part in parts:
+        yield from _of_part(part, storage)
+    if not parts:
+        for query_id, matrix in read_ratings(path, run, storage).items():
+            values: list[list[float | None]] = [list(row) for row in matrix.ratings]
+            yield StoredMatrix(query_id, matrix.doc_ids, matrix.sub_question_ids, values, Scale.rating)
+
+
+def _parts(path: str, storage: Storage) -> list[str]:
+    """The Parquet files of a run folder's coverage table, of the table itself, or the one file; [] for other files."""
+    if storage.exists(path):
+        return [path] if path.endswith(".parquet") else []
+    below = [entry.uri for entry in storage.list(path) if entry.uri.endswith(".parquet")]
+    inside = [uri for uri in below if uri.startswith(join(path, TABLE) + "/")]
+    found = inside or (below if path.rstrip("/").endswith(TABLE) else [])
+    if not found:
+        raise InputError(f"no such file, nor a folder with a {TABLE}", file=path)
+    return found
+
+
+def _of_part(uri: str, storage: Storage) -> Iterator[StoredMatrix]:
+    table = _read(uri, storage, schema.COVERAGE_SCHEMA)
+    scale = Scale.rating if table["probability"].null_count == table.num_rows else Scale.probability
+    name = "rating" if scale is Scale.rating else "probability"
+    queries = _candidates(uri, storage)
+    columns = ("query_id", "first_stage_rank", "doc_id", "sub_question_id", name)
+    for query_id, rank, doc_id, question, value in zip(*(table[c].to_pylist() for c in columns), strict=True):
+        queries.setdefault(query_id, {}).setdefault((rank, doc_id), {})[question] = value
+    for query_id, documents in queries.items():
+        order = sorted(documents)
+        questions = list(dict.fromkeys(q for key in order for q in documents[key]))
+        values = [[documents[key].get(q) for q in questions] for key in order]
+        yield StoredMatrix(query_id, [doc_id for _, doc_id in order], questions, values, scale)
+
+
+def _candidates(uri: str, storage: Storage) -> dict[str, _Rows]:
+    """The candidates of a run's part, without cells; {} where no rankings lie beside it.
+
+    A query without sub-questions has no row in a coverage table, but it has a ranking: the first stage's.
+    """
+    folder, _, name = uri.rpartition("/")
+    rankings = join(folder.removesuffix(TABLE), RANKINGS, name)
+    if folder.rsplit("/", 1)[-1] != TABLE or not storage.exists(rankings):
+        return {}
+    table = _read(rankings, storage, schema.RANKING_SCHEMA)
+    queries: dict[str, _Rows] = {}
+    columns = ("query_id", "first_stage_rank", "doc_id")
+    for query_id, rank, doc_id in zip(*(table[c].to_pylist() for c in columns), strict=True):
+        queries.setdefault(query_id, {})[rank, doc_id] = {}
+    return queries
+
+
+def _read(uri: str, storage: Storage, expected: pa.Schema) -> pa.Table:
+    with storage.open(uri) as stream:
+        try:
+            table = pq.read_table(pa.PythonFile(stream), page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"is no Parquet file, or a damaged one: {error}", file=uri) from None
+    lacking = [f"{f.name} ({f.type})" for f in expected if f not in list(table.schema.remove_metadata())]
+    if lacking:
+        raise InputError(f"is no such table of a run of this version: it lacks {', '.join(lacking)}", file=uri)
+    return table

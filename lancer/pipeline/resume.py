@@ -1,0 +1,155 @@
+"""What an output folder holds already, what of it can stay, and why the rest cannot."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lancer.errors import OutputError
+from lancer.pipeline import finish
+from lancer.pipeline.journal import call_prefix
+from lancer.pipeline.plan import Plan, Shard, digest, overlap
+from lancer.pipeline.store import RunStore
+from lancer.storage import join
+
+Mode = Literal["resume", "overwrite", "fail-if-exists"]
+
+QUERIES: Final = "queries.parquet"  # query_id and a digest of each request of the run
+_QUERY_COLUMNS: Final = ("query_id", "text", "title", "background", "problem_statement")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do: `done` are the (stage, shard) with a part, `todo` the shards that are not finished."""
+
+    done: frozenset[tuple[str, str]]
+    todo: tuple[Shard, ...]
+
+    def needs(self, stage: str) -> bool:
+        """Whether some shard has to run that stage."""
+        return any((stage, shard.id) not in self.done for shard in self.todo)
+
+
+def open_output(store: RunStore, mode: Mode) -> dict[str, Any] | None:
+    """`run.json` of the run that goes on; None for a new one. OutputError: unwritable, no run folder, or forbidden."""
+    store.storage.check_writable(store.root)
+    before = store.read_json()
+    if before is None:
+        if store.storage.list(store.root):
+            raise OutputError(
+                f"{store.root} holds files, but no run.json: it is no run folder; choose another `output`"
+            )
+        return None
+    if mode == "fail-if-exists":
+        raise OutputError(f"{store.root} holds a run already")
+    return None if mode == "overwrite" else before
+
+
+def check_same_run(plan: Plan, store: RunStore, before: dict[str, Any]) -> None:
+    """OutputError when the folder is of another corpus, or none of its requests is among this run's."""
+    was, now = before.get("inputs", {}), input_record(plan)
+    if was.get("documents") != now["documents"]:
+        raise OutputError(
+            _another(store, f"its documents come from {was.get('documents')}, now from {now['documents']}")
+        )
+    uri = store.uri(QUERIES)
+    if store.storage.exists(uri):
+        old = pq.read_table(io.BytesIO(store.storage.read(uri))).to_pylist()
+        new = {row["query_id"]: row["digest"] for row in query_digests(plan).to_pylist()}
+        if not any(new.get(row["query_id"]) == row["digest"] for row in old):
+            raise OutputError(_another(store, "none of its requests is among these"))
+
+
+def _another(store: RunStore, why: str) -> str:
+    return f"{store.root} holds another run: {why}; choose another `output`, or replace it with --overwrite"
+
+
+def input_record(plan: Plan) -> dict[str, str]:
+    """For `run.json`."""
+    return {
+        "documents": f"{plan.source.kind} {plan.source.location}",
+        "documents_digest": plan.source.digest,
+        "requests": plan.config.requests,
+        "requests_digest": digest(query_digests(plan).to_pylist()),
+    }
+
+
+def query_digests(plan: Plan) -> pa.Table:
+    """Query ids and digests of the requests."""
+    rows = plan.inputs.table.select(list(_QUERY_COLUMNS)).to_pylist()
+    return pa.table({"query_id": [r["query_id"] for r in rows], "digest": [digest(r)[:16] for r in rows]})
+
+
+def find_work(plan: Plan, store: RunStore, *, retry_failed: bool = False) -> Work:
+    """Two listings; with `retry_failed` also the failures of every part."""
+    done = store.done(plan.stages, plan.shards)
+    if retry_failed:
+        done -= frozenset(_to_retry(plan, store, done))
+    complete = finish.finished(plan, store)
+    todo = tuple(s for s in plan.shards if s.id not in complete or any((p.name, s.id) not in done for p in plan.stages))
+    return Work(done, todo)
+
+
+def _to_retry(plan: Plan, store: RunStore, done: frozenset[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The (stage, shard) with failure records, and those that read what such a stage adds."""
+    for shard in plan.shards:
+        again: set[str] = set()  # columns that change
+        for stage in plan.stages:
+            if (stage.name, shard.id) not in done:
+                continue
+            failed = any(store.read_failures(store.part(stage, shard.id, shard.keys[stage.name])))
+            if failed or again & {f.name for f in stage.stage.reads}:
+                again |= {f.name for f in stage.stage.adds}
+                yield stage.name, shard.id
+
+
+def journal_files(plan: Plan, store: RunStore, work: Work) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Engine → shard → the journals that may hold answers for it; one listing per engine."""
+    files: dict[str, dict[str, tuple[str, ...]]] = {}
+    for engine in plan.engines:
+        there = [entry.uri for entry in store.storage.list(calls_folder(plan, store, engine))]
+        files[engine] = (
+            {s.id: tuple(u for u in there if overlap(s.id, call_prefix(u))) for s in work.todo} if there else {}
+        )
+    return files
+
+
+def calls_folder(plan: Plan, store: RunStore, engine: str) -> str:
+    """Where an engine's answers are written down."""
+    return join(plan.config.store or store.root, "calls", plan.engines[engine])
+
+
+def lines_on_reuse(plan: Plan, work: Work, before: dict[str, Any] | None) -> Iterator[str]:
+    """Per stage what is there, and why what was there before cannot stay."""
+    if before is None:
+        return
+    was = {s["name"]: s for s in before.get("stages", [])}
+    for stage in plan.stages:
+        there = sum(s.table.num_rows for s in plan.shards if (stage.name, s.id) in work.done)
+        yield f"{stage.name}: {there} of {plan.inputs.table.num_rows} queries are there already"
+        old = was.get(stage.name)
+        if old is not None and old["fingerprint"] != stage.fingerprint:
+            why = "; ".join(_differences(old["identity"], stage.identity)) or "what it reads changed"
+            yield f"{stage.name}: runs again, because {why}"
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """`settings.depth: 50 → 100` for each leaf that differs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(one, other, f"{path}[{i}]")
+    elif old != new:
+        yield f"{path}: {_short(old)} → {_short(new)}"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:12]}…"
