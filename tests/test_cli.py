@@ -32,7 +32,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def ratings(tmp_path: Path) -> str:
     """Two queries, ids of every kind: b answers both sub-questions of the first."""
-    rows = [
+    rows: list[tuple[str, str, list[int | None]]] = [
         ("q#1:ä", "d/a", [5, 0]),
         ("q#1:ä", "d:b", [3, 3]),
         ("q2", "c#1", [0, None]),
@@ -150,7 +150,7 @@ def test_validate(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "config.yaml", "--output", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["valid"], found["queries"]) == (True, 4)
-    assert any(n.endswith("first.run: 1 queries are not in the requests and are left out") for n in found["notes"])
+    assert any(n.endswith("first.run: queries that are not in the requests, left out: 1") for n in found["notes"])
     assert any(n.endswith("first.run: 1 of 9 candidates have no text, e.g. 'unknown'") for n in found["notes"])
 
 

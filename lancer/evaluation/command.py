@@ -10,19 +10,20 @@ from typing import Final
 from ir_measures import Measure
 
 from lancer.errors import UsageError, nearest
-from lancer.evaluation.coverage import Cov, coverage_curve
-from lancer.evaluation.inputs import read_all_qrels, read_rating_qrels, read_runs
+from lancer.evaluation.coverage import Cov
+from lancer.evaluation.inputs import baseline_file, read_all_qrels, read_rated_pairs, read_runs
 from lancer.evaluation.judgments import Judgments
 from lancer.evaluation.measures import TIES, evaluate, order_of, parse_measures
 from lancer.evaluation.names import DIVERSITY, cutoff_of
 from lancer.evaluation.nuggets import evaluate_nuggets
 from lancer.evaluation.plots import draw_coverage, plot_format
+from lancer.evaluation.rated import RatedPairs
 from lancer.evaluation.results import Results, collect
 from lancer.evaluation.significance import CORRECTIONS, TESTS
 from lancer.evaluation.tables import OUTPUTS, render
 from lancer.formats.nuggets import read_nuggets
-from lancer.formats.qrels import Qrel
 from lancer.formats.runs import Run, read_run
+from lancer.schema import Scale
 from lancer.storage import Storage
 
 PLOT_DEPTH: Final = 20
@@ -48,10 +49,11 @@ def evaluate_command(
 ) -> str:
     """Evaluates run files and run folders against qrels; returns the table, JSON, CSV or LaTeX.
 
-    `baseline`: the tag or path of one of the runs, or of another run file, which is then evaluated too. `test` and
-    `correction` default to the randomisation test and Holm. `ratings`: the matrix Cov is computed from (default: the
-    qrels), and everything if there are no `qrels`; `ratings_run`: the run a positional matrix belongs to. `plot`: a
-    .png or .svg path or URI for the coverage curve. CSV has no place for notes: they are logged as warnings.
+    `baseline`: the tag or path of one of the runs, or of another run file or folder, which is then evaluated too; a
+    folder stands for its `run.trec`. `test` and `correction` default to the randomisation test and Holm. `ratings`: the
+    matrix Cov is computed from (default: the qrels), and everything if there are no `qrels`; `ratings_run`: the run a
+    positional matrix belongs to. `plot`: a .png or .svg path or URI for the coverage curve. CSV has no place for notes:
+    they are logged as warnings.
     UsageError: a measure, output, plot ending, test ... that does not exist. InputError: a file that cannot be used.
     """
     asked = parse_measures(measures)
@@ -65,23 +67,25 @@ def evaluate_command(
     if not qrels and ratings is None:
         raise UsageError("neither qrels nor ratings are given: there is nothing to evaluate against")
     storage = storage or Storage()
-    rated: list[Qrel] = []
+    rated = None
     if ratings is not None:
-        rated = read_rating_qrels(ratings, None if ratings_run is None else read_run(ratings_run, storage), storage)
-    judgments = read_all_qrels(qrels, storage) if qrels else rated
+        rated = read_rated_pairs(ratings, None if ratings_run is None else read_run(ratings_run, storage), storage)
+        rated.check(asked)
+    judgments = read_all_qrels(qrels, storage) if qrels else None
     named = read_runs(runs, storage)
     name = None if baseline is None else _baseline(baseline, named, storage)
     evaluations = {}
     for run_name, (_, run) in named.items():
-        evaluation = evaluate(run.rankings, judgments, asked, ties=ties, ratings=rated or None)
+        evaluation = evaluate(run.rankings, judgments, asked, ties=ties, ratings=rated)
         evaluations[run_name] = replace(evaluation, notes=(*run.notes, *evaluation.notes))
     results = collect(evaluations, baseline=name, test=test, correction=correction)
     if plot is not None:
-        rankings = {
+        orders = {
             run_name: {query_id: order_of(ranking, ties) for query_id, ranking in run.rankings.items()}
             for run_name, (_, run) in named.items()
         }
-        storage.write(plot, _plot(rankings, rated or judgments, asked, plot_format(plot)))
+        pairs = rated or RatedPairs.of_judgments(Judgments(judgments or ()))
+        storage.write(plot, _plot(orders, pairs, results.queries, asked, plot_format(plot)))
     return _rendered(results, output, per_query)
 
 
@@ -114,36 +118,48 @@ def _baseline(baseline: str, named: dict[str, tuple[str, Run]], storage: Storage
     """The name of the baseline among the runs; a run file that is not among them is added."""
     if baseline in named:
         return baseline
-    for name, (path, _) in named.items():
-        if path == baseline:
-            return name
-    if not storage.exists(baseline):
+    file = baseline_file(baseline, storage)
+    if file is None:
         raise UsageError(f"baseline {baseline!r} is neither one of the runs nor a run file{nearest(baseline, named)}")
-    run = read_run(baseline, storage)
-    name = baseline if run.tag in named else run.tag
-    named[name] = (baseline, run)
+    for name, (path, _) in named.items():
+        if path == file:
+            return name
+    run = read_run(file, storage)
+    name = file if run.tag in named else run.tag
+    named[name] = (file, run)
     return name
 
 
 def _plot(
-    rankings: Mapping[str, Mapping[str, Sequence[str]]], qrels: Sequence[Qrel], measures: Sequence[Measure], format: str
+    orders: Mapping[str, Mapping[str, Sequence[str]]],
+    rated: RatedPairs,
+    queries: Sequence[str],
+    measures: Sequence[Measure],
+    format: str,
 ) -> bytes:
-    """Cov as it is asked for in `measures`; else at the grade the diversity measures count from."""
-    cov = next((measure for measure in measures if measure.NAME == Cov.NAME), None)
-    if cov is None:
-        levels = [measure["rel"] for measure in measures if measure.NAME in DIVERSITY]
-        cov = Cov(tau=levels[0]) if levels else Cov
-    tau, of = cov["tau"], cov["of"]
+    cov = _curve_measure(measures, rated)
     depth = max([PLOT_DEPTH, *(cutoff_of(measure) or 0 for measure in measures)])
-    judgments = Judgments(qrels)
     curves = {}
-    for name, orders in rankings.items():
+    for name, rankings in orders.items():
         total = [0.0] * depth
-        for query_id, rows in judgments.sub_topics.items():
-            curve = coverage_curve(orders.get(query_id, ()), rows, tau=tau, of=of, depth=depth)
+        for query_id in queries:
+            curve = rated.curve(cov, query_id, rankings.get(query_id, ()), depth)
             total = [sum(pair) for pair in zip(total, curve, strict=True)]
-        curves[name] = [value / len(judgments.queries) for value in total]
-    return draw_coverage(curves, label=f"Cov(tau={tau}, of={of})@k", format=format)
+        curves[name] = [value / len(queries) for value in total]
+    return draw_coverage(curves, label=f"Cov(tau={cov['tau']}, of={cov['of']})@k", format=format)
+
+
+def _curve_measure(measures: Sequence[Measure], rated: RatedPairs) -> Measure:
+    """The first Cov of `measures`; else one by the grade the diversity measures count from, or one that is reached."""
+    chosen: Measure | None = next((measure for measure in measures if measure.NAME == Cov.NAME), None)
+    levels = [measure["rel"] for measure in measures if measure.NAME in DIVERSITY]
+    if chosen is None:
+        chosen = Cov if rated.highest >= Cov["tau"] else Cov(tau=1)
+        if rated.scale is Scale.probability:
+            chosen = Cov(tau=Scale.probability.maximum / 2)
+        elif levels:
+            chosen = Cov(tau=levels[0])
+    return chosen
 
 
 def _rendered(results: Results, output: str, per_query: bool) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import ir_measures
 from ir_measures import Measure
@@ -54,13 +54,16 @@ def judged_only(orders: Orders, judgments: Judgments) -> dict[str, list[str]]:
     }
 
 
-def judged_share(orders: Orders, judgments: Judgments, cutoff: int | None) -> float:
-    """Mean over all queries of the share of judged documents in the top `cutoff`, or in as many as there are."""
+def judged_share(orders: Orders, known: Mapping[str, Container[str]], cutoff: int | None, queries: int) -> float:
+    """Mean over `queries` of the share of known documents in the top `cutoff`, or in as many as there are.
+
+    `known`: query_id -> the documents that have a judgment.
+    """
     shares = []
     for query_id, order in orders.items():
         top = order[:cutoff]
-        shares.append(sum(doc_id in judgments.grades[query_id] for doc_id in top) / len(top))
-    return sum(shares) / len(judgments.queries)
+        shares.append(sum(doc_id in known[query_id] for doc_id in top) / len(top))
+    return sum(shares) / queries
 
 
 def _count(judgments: Judgments, query_id: str, measure: Measure) -> float:

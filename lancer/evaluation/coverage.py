@@ -1,7 +1,8 @@
 """Cov@k, the share of a query's sub-questions that the top k documents answer: LANCER's measure (papers/000).
 
 Written like any other measure: `Cov@10`, `Cov(tau=4)@10`, `Cov(tau=3,of='all')@10`. A sub-question is answered by a
-document whose rating is at least tau (3 by default, as CRUX has it). The denominator is named by `of`:
+document whose rating is at least tau (3 by default, as CRUX has it); a rating of 0 answers nothing. From a matrix of
+probabilities tau is given in that scale: `Cov(tau=0.5)@10`. The denominator is named by `of`:
 
 - `answerable` (default): sub-questions that at least one rated document of the query answers. `Cov(tau=t)@k` is then
   `StRecall(rel=t)@k`;
@@ -41,18 +42,13 @@ Cov = _Cov()
 ir_measures.measures.register(Cov)
 
 
-def coverage(measure: Measure, ranking: Sequence[str], ratings: Ratings) -> float:
-    """The value of a Cov measure for one query; see `coverage_curve`."""
-    return coverage_curve(ranking, ratings, tau=measure["tau"], of=measure["of"], depth=measure["cutoff"])[-1]
-
-
 def coverage_curve(ranking: Sequence[str], ratings: Ratings, *, tau: float, of: Denominator, depth: int) -> list[float]:
-    """Cov@1 ... Cov@depth of one query; zeros when the denominator is 0.
+    """Cov@1 ... Cov@depth of one query; zeros when the denominator is 0. Cov@k is its kth number.
 
     `ratings`: sub-question -> doc_id -> rating. A document without a rating answers nothing; a sub-question without any
     rating is still one of `all`.
     """
-    answering = [{doc_id for doc_id, rating in row.items() if rating >= tau} for row in ratings.values()]
+    answering = [{doc_id for doc_id, rating in row.items() if rating >= tau and rating > 0} for row in ratings.values()]
     total = len(answering) if of == "all" else sum(1 for doc_ids in answering if doc_ids)
     new_at = [0] * depth
     places = {doc_id: place for place, doc_id in reversed(list(enumerate(ranking[:depth])))}

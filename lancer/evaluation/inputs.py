@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from lancer.errors import InputError, UsageError
+from lancer.evaluation.rated import RatedPairs
+from lancer.formats.coverage import FIRST_STAGE, read_stored_matrices
 from lancer.formats.qrels import Qrel, read_qrels
-from lancer.formats.ratings import read_ratings
 from lancer.formats.runs import Run, read_run
 from lancer.storage import Storage, join
 
 RUN_ENDINGS: Final = (".trec", ".run", ".trec.gz", ".run.gz")
-FIRST_STAGE: Final = "first_stage.trec"
-COVERAGE: Final = "coverage.parquet"
+RESULT: Final = "run.trec"
 
 
 def read_runs(paths: Sequence[str], storage: Storage | None = None) -> dict[str, tuple[str, Run]]:
@@ -62,40 +59,24 @@ def read_all_qrels(paths: Sequence[str], storage: Storage | None = None) -> list
     return [Qrel(*key, grade) for key, (grade, _) in seen.items()]
 
 
-def read_rating_qrels(path: str, run: Run | None = None, storage: Storage | None = None) -> list[Qrel]:
-    """A rating matrix as judgments, one per cell: grade = rating, -1 where it is not known.
+def read_rated_pairs(path: str, run: Run | None = None, storage: Storage | None = None) -> RatedPairs:
+    """The matrices of a run folder, its `coverage.parquet`, or a rating file; `run` belongs to a positional one."""
+    return RatedPairs.of_matrices(read_stored_matrices(path, run, storage))
 
-    `path`: a run folder, its `coverage.parquet`, or a file that `lancer.formats.ratings` reads; `run` belongs to a
-    positional one.
+
+def baseline_file(path: str, storage: Storage) -> str | None:
+    """The run file that `path` stands for as a baseline; None where there is nothing.
+
+    Of a run folder that is `run.trec`, what the run came to, or the only run file in it. UsageError: several others.
     """
-    storage = storage or Storage()
-    if not storage.exists(path):
-        parts = [entry.uri for entry in storage.list(path) if entry.uri.endswith(".parquet")]
-        inside = [uri for uri in parts if uri.startswith(join(path, COVERAGE))]
-        parts = inside or (parts if path.rstrip("/").endswith(COVERAGE) else [])
-        if not parts:
-            raise InputError(f"no such file, nor a folder with a {COVERAGE}", file=path)
-        return [qrel for uri in parts for qrel in _coverage_part(uri, storage)]
-    if path.endswith(".parquet"):
-        return list(_coverage_part(path, storage))
-    return [
-        Qrel(query_id, sub_question_id, doc_id, -1 if rating is None else rating)
-        for query_id, matrix in read_ratings(path, run, storage).items()
-        for doc_id, row in zip(matrix.doc_ids, matrix.ratings, strict=True)
-        for sub_question_id, rating in zip(matrix.sub_question_ids, row, strict=True)
-    ]
-
-
-def _coverage_part(uri: str, storage: Storage) -> Iterator[Qrel]:
-    columns = ["query_id", "sub_question_id", "doc_id", "rating"]
-    with storage.open(uri) as stream:
-        try:
-            file = pq.ParquetFile(stream)
-        except pa.ArrowInvalid as error:
-            raise InputError(f"is no Parquet file: {error}", file=uri) from error
-        missing = [name for name in columns if name not in file.schema_arrow.names]
-        if missing:
-            raise InputError(f"is no coverage table: it lacks {', '.join(missing)}", file=uri)
-        table = file.read(columns=columns)
-    for query_id, sub_question_id, doc_id, rating in zip(*(table[name].to_pylist() for name in columns), strict=True):
-        yield Qrel(query_id, sub_question_id, doc_id, -1 if rating is None else rating)
+    if storage.exists(path):
+        return path
+    if not storage.list(path):
+        return None
+    files = run_files(path, storage)
+    result = join(path, RESULT)
+    if result in files:
+        return result
+    if len(files) > 1:
+        raise UsageError(f"baseline {path!r} is a folder with several runs; give one of them: {', '.join(files)}")
+    return files[0]

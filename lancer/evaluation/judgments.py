@@ -10,16 +10,17 @@ from lancer.formats.qrels import Qrel
 class Judgments:
     """Judgments by query. A negative grade means unjudged: it is counted in `negative` and otherwise left out.
 
-    `queries`: all query ids of the qrels, in their order.
+    `queries`: all query ids, in the order of the qrels.
     `grades`: query_id -> doc_id -> grade, the highest over sub-topics.
     `sub_topics`: query_id -> sub-topic -> doc_id -> grade; sub-topics in the order of their first appearance in the
     whole file (pyndeval's order), also those that have only negative grades.
     `highest`: the highest grade of all. `diverse`: whether some query has more than one sub-topic.
     """
 
-    def __init__(self, qrels: Iterable[Qrel]) -> None:
+    def __init__(self, qrels: Iterable[Qrel], *, queries: Iterable[str] = ()) -> None:
+        """`queries`: those that count even without a judgment."""
         rows = list(qrels)
-        self.queries = tuple(dict.fromkeys(qrel.query_id for qrel in rows))
+        self.queries = tuple(dict.fromkeys([*queries, *(qrel.query_id for qrel in rows)]))
         places = {name: place for place, name in enumerate(dict.fromkeys(qrel.sub_topic for qrel in rows))}
         rows.sort(key=lambda qrel: places[qrel.sub_topic])
         self.grades: dict[str, dict[str, int]] = {query_id: {} for query_id in self.queries}

@@ -32,10 +32,11 @@ import numpy as np
 from ir_measures import Measure
 
 from lancer.errors import InputError, UsageError, nearest
-from lancer.evaluation.compute import compute, judged_share
-from lancer.evaluation.coverage import Cov, coverage
+from lancer.evaluation.compute import Orders, compute, judged_share
+from lancer.evaluation.coverage import Cov
 from lancer.evaluation.judgments import Judgments
 from lancer.evaluation.names import DIVERSITY, NDEVAL_DEPTH, cutoff_of, parse_measures
+from lancer.evaluation.rated import RatedPairs
 from lancer.formats.qrels import Qrel
 
 __all__ = ["TIES", "Evaluation", "evaluate", "order_of", "parse_measures"]
@@ -50,73 +51,69 @@ class Evaluation:
     """The measures of one run. Keys of `per_query` and `mean` are measure names; every query of the qrels has a value.
 
     `mean` is the mean over those queries (the sum for NumQ, NumRel and NumRet, as ir_measures aggregates them).
-    `judged[k]` is the mean share of judged documents in the top k, for the cutoff of each measure (None: all of them);
-    `cutoffs` has the cutoff of each measure. Both are empty for measures of answers.
+    `judged` is the mean share of judged documents in the top k, for the cutoff of each measure: `judged@10`, `judged`
+    for the whole ranking, and `rated@10` for a Cov that is computed from ratings beside the qrels. `judged_by` says for
+    each measure which of them stands beside it. Both are empty for measures of answers.
     `notes` says what was normalised, counted as 0 or ignored, with counts.
     """
 
     per_query: dict[str, dict[str, float]]
     mean: dict[str, float]
-    judged: dict[int | None, float]
-    cutoffs: dict[str, int | None]
+    judged: dict[str, float]
+    judged_by: dict[str, str]
     queries_missing: tuple[str, ...]  # in the qrels, not in the run: they count 0
     queries_ignored: tuple[str, ...]  # in the run, not in the qrels
     notes: tuple[str, ...]
 
     def judged_for(self, measure: str) -> float | None:
         """The share of judged documents that the measure looked at; None for a measure of answers."""
-        return self.judged[self.cutoffs[measure]] if measure in self.cutoffs else None
+        return self.judged[self.judged_by[measure]] if measure in self.judged_by else None
 
 
 def evaluate(
     rankings: Mapping[str, Ranking],
-    qrels: Sequence[Qrel],
+    qrels: Sequence[Qrel] | None,
     measures: Sequence[Measure],
     *,
     ties: str = "lancer",
-    ratings: Sequence[Qrel] | None = None,
+    ratings: RatedPairs | None = None,
 ) -> Evaluation:
     """Evaluates one run.
 
     `rankings`: query_id -> documents best first, as ids or as (doc_id, score), e.g. `Run.rankings`; scores matter only
-    to other `ties` than "lancer". `ratings`: what Cov is computed from, one per (query, sub-question, document), grade
-    -1 where a rating is not known; None = from the qrels.
-    InputError: run and qrels share no query. UsageError: unknown `ties`; other ties than lancer's without scores.
+    to other `ties` than "lancer". `qrels` None = the ratings are the judgments. `ratings`: what Cov is computed from;
+    None = the qrels.
+    InputError: run and judgments share no query. UsageError: unknown `ties`; other ties than lancer's without scores;
+    neither qrels nor ratings; a measure that cannot be computed from the ratings.
     """
+    judgments, rated = _judgments(qrels, ratings, measures)
     notes: list[str] = []
-    judgments = Judgments(qrels)
     orders = _orders(rankings, ties, notes)
     shared = {query_id: orders[query_id] for query_id in judgments.queries if query_id in orders}
     if not shared:
-        found = f"run: {_some(orders)}; qrels: {_some(judgments.queries)}"
-        raise InputError(f"the run and the qrels have no query in common ({found})")
+        found = f"run: {_some(orders)}; {'ratings' if qrels is None else 'qrels'}: {_some(judgments.queries)}"
+        raise InputError(f"the run and the judgments have no query in common ({found})")
     missing = tuple(query_id for query_id in judgments.queries if query_id not in shared)
     ignored = tuple(query_id for query_id in orders if query_id not in shared)
-    notes += _counted("queries of the qrels that the run lacks, counted 0", missing)
-    notes += _counted("queries of the run that the qrels lack, ignored", ignored)
+    notes += _counted("queries of the judgments that the run lacks, counted 0", missing)
+    notes += _counted("queries of the run that the judgments lack, ignored", ignored)
 
     covs = [measure for measure in measures if measure.NAME == Cov.NAME]
     others = [measure for measure in measures if measure.NAME != Cov.NAME]
     values = compute(shared, judgments, others)
     notes += _about(judgments, others)
-    if covs:
-        rated = judgments if ratings is None else Judgments(ratings)
-        for measure in covs:
-            values[str(measure)] = {
-                query_id: coverage(measure, order, rated.sub_topics.get(query_id, {}))
-                for query_id, order in shared.items()
-            }
-        notes += _about(rated, covs)
-        notes += _counted("queries without ratings, Cov counted 0", [q for q in shared if q not in rated.sub_topics])
+    for measure in covs:
+        values[str(measure)] = {q: rated.curve(measure, q, order, measure["cutoff"])[-1] for q, order in shared.items()}
+    notes += _about_covs(rated, covs, shared)
     per_query = {
         str(m): {query_id: values[str(m)].get(query_id, 0.0) for query_id in judgments.queries} for m in measures
     }
-    cutoffs = {str(measure): cutoff_of(measure) for measure in measures}
+    judged, judged_by = _judged(shared, judgments, None if ratings is None or qrels is None else rated, measures)
     return Evaluation(
         per_query=per_query,
         mean={str(measure): _aggregate(measure, per_query[str(measure)]) for measure in measures},
-        judged={cutoff: judged_share(shared, judgments, cutoff) for cutoff in cutoffs.values()},
-        cutoffs=cutoffs,
+        judged=judged,
+        judged_by=judged_by,
         queries_missing=missing,
         queries_ignored=ignored,
         notes=tuple(dict.fromkeys(notes)),
@@ -157,30 +154,67 @@ def _orders(rankings: Mapping[str, Ranking], ties: str, notes: list[str]) -> dic
     return orders
 
 
+def _judgments(
+    qrels: Sequence[Qrel] | None, ratings: RatedPairs | None, measures: Sequence[Measure]
+) -> tuple[Judgments, RatedPairs]:
+    if ratings is not None:
+        ratings.check(measures)
+        return (ratings.judgments(measures) if qrels is None else Judgments(qrels)), ratings
+    if qrels is None:
+        raise UsageError("neither qrels nor ratings are given: there is nothing to evaluate against")
+    judgments = Judgments(qrels)
+    return judgments, RatedPairs.of_judgments(judgments)
+
+
+def _judged(
+    orders: Orders, judgments: Judgments, rated: RatedPairs | None, measures: Sequence[Measure]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Label -> share, measure -> label; `rated` where Cov has a source of its own."""
+    shares: dict[str, float] = {}
+    labels = {}
+    for measure in measures:
+        cutoff = cutoff_of(measure)
+        own = rated if measure.NAME == Cov.NAME else None
+        label = ("judged" if own is None else "rated") + ("" if cutoff is None else f"@{cutoff}")
+        labels[str(measure)] = label
+        if label not in shares:
+            known = judgments.grades if own is None else {query_id: own.documents(query_id) for query_id in orders}
+            shares[label] = judged_share(orders, known, cutoff, len(judgments.queries))
+    return shares, labels
+
+
 def _about(judgments: Judgments, measures: Sequence[Measure]) -> list[str]:
     """What a reader should know about these measures on these judgments."""
     notes = []
     if judgments.negative:
         notes.append(f"negative grades, read as unjudged: {judgments.negative}")
-    plain = [
-        str(m) for m in measures if m.NAME not in DIVERSITY and m.NAME not in (Cov.NAME, "Judged", "NumQ", "NumRet")
-    ]
-    by_topic = [str(m) for m in measures if m.NAME in DIVERSITY or m.NAME == Cov.NAME]
+    plain = [str(m) for m in measures if m.NAME not in DIVERSITY and m.NAME not in ("Judged", "NumQ", "NumRet")]
+    by_topic = [str(m) for m in measures if m.NAME in DIVERSITY]
     if judgments.diverse and plain:
         notes.append(f"the grade of a document is its highest over the sub-topics, for {', '.join(plain)}")
     if not judgments.diverse and by_topic:
         notes.append(f"no query has more than one sub-topic, for {', '.join(by_topic)}")
     for measure in measures:
-        level = measure["tau" if measure.NAME == Cov.NAME else "rel"] if _has_level(measure) else 1
-        if isinstance(level, int | float) and level > judgments.highest:
+        level = measure["rel"] if "rel" in measure.SUPPORTED_PARAMS else 1
+        if isinstance(level, int) and level > judgments.highest:
             notes.append(f"{measure} is 0: no grade reaches {level}, the highest is {judgments.highest}")
         if measure.NAME in DIVERSITY and (cutoff_of(measure) or 0) > NDEVAL_DEPTH:
             notes.append(f"{measure} is computed by lancer, ndeval stops at {NDEVAL_DEPTH}")
     return notes
 
 
-def _has_level(measure: Measure) -> bool:
-    return not {"tau", "rel"}.isdisjoint(measure.SUPPORTED_PARAMS)
+def _about_covs(rated: RatedPairs, covs: Sequence[Measure], orders: Orders) -> list[str]:
+    if not covs:
+        return []
+    notes = []
+    if rated.missing:
+        notes.append(f"cells of the ratings without a value, which cover nothing: {rated.missing}")
+    if not rated.diverse:
+        notes.append(f"no query has more than one sub-question, for {', '.join(map(str, covs))}")
+    for measure in covs:
+        if measure["tau"] > rated.highest:
+            notes.append(f"{measure} is 0: no value reaches {measure['tau']}, the highest is {rated.highest:g}")
+    return notes + _counted("queries without ratings, Cov counted 0", [q for q in orders if not rated.cells.get(q)])
 
 
 def _aggregate(measure: Measure, values: Mapping[str, float]) -> float:

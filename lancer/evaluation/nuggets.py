@@ -63,10 +63,9 @@ def evaluate_nuggets(topics: Iterable[Topic], *, without_vital: str = "zero") ->
     left_out = [name for name, row in per_query.items() if not row]
     if left_out:
         raise InputError(f"no topic has a nugget that counts for {', '.join(left_out)}")
-    notes = []
-    if empty:
-        done = "counted 0" if without_vital == "zero" else "left out of the measures concerned"
-        notes.append(f"topics without vital nuggets, {done}: {len(empty)} ({', '.join(list(empty)[:5])})")
+    done = "counted 0" if without_vital == "zero" else "left out of the measures concerned"
+    some = f" ({', '.join(list(empty)[:5])}{', ...' if len(empty) > 5 else ''})" if empty else ""
+    notes = [f"topics without vital nuggets, {done} (policy {without_vital}): {len(empty)}{some}"]
     unknown = unknown_words(topics)
     if unknown:
         words = ", ".join(f"{word} {count}" for word, count in unknown.most_common(5))
@@ -75,7 +74,7 @@ def evaluate_nuggets(topics: Iterable[Topic], *, without_vital: str = "zero") ->
         per_query=per_query,
         mean={name: math.fsum(row.values()) / len(row) for name, row in per_query.items()},
         judged={},
-        cutoffs={},
+        judged_by={},
         queries_missing=(),
         queries_ignored=(),
         notes=tuple(notes),

@@ -10,6 +10,9 @@ from typing import Final
 from lancer.errors import SetupError, UsageError
 
 FORMATS: Final = ("png", "svg")
+COLOURS: Final = 10  # of matplotlib's cycle: further curves have another line style
+STYLES: Final = ("-", "--", ":", "-.")
+LEGEND_LINE: Final = 0.2  # inches
 
 
 def plot_format(path: str) -> str:
@@ -33,14 +36,15 @@ def draw_coverage(curves: Mapping[str, Sequence[float]], *, label: str, format: 
         raise SetupError("a plot needs matplotlib, which is not installed; run: pip install 'lancer[plots]'") from error
     # A fixed salt and no date: otherwise an SVG differs on every call.
     with matplotlib.rc_context({"svg.hashsalt": "lancer", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        figure = Figure(figsize=(6.4, 4.0 + LEGEND_LINE * len(curves)), layout="constrained")
         axes = figure.add_subplot()
-        for name, curve in curves.items():
-            axes.plot(range(1, len(curve) + 1), curve, marker=".", label=name)
+        for number, (name, curve) in enumerate(curves.items()):
+            style = STYLES[number // COLOURS % len(STYLES)]
+            axes.plot(range(1, len(curve) + 1), curve, marker=".", linestyle=style, label=name)
         axes.set(xlabel="k", ylabel=f"mean {label}", ylim=(0, 1.02))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        figure.legend(loc="outside lower left", fontsize="small")  # inside it would hide curves
         image = io.BytesIO()
         metadata = {"Date": None} if format == "svg" else {"Software": None}
         figure.savefig(image, format=format, dpi=150, metadata=metadata)

@@ -36,6 +36,12 @@ class Results:
         """The measure names, in the order asked for."""
         return list(next(iter(self.evaluations.values())).mean)
 
+    @property
+    def queries(self) -> list[str]:
+        """All query ids that some measure has a value for, in their order."""
+        rows = (row for evaluation in self.evaluations.values() for row in evaluation.per_query.values())
+        return list(dict.fromkeys(query_id for row in rows for query_id in row))
+
 
 def collect(
     evaluations: Mapping[str, Evaluation],

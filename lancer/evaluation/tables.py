@@ -15,7 +15,9 @@ from lancer.evaluation.results import Results
 from lancer.evaluation.significance import LEVEL
 
 _LATEX: Final = str.maketrans(
-    {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 )
 
 
@@ -28,11 +30,18 @@ def render(results: Results, output: str = "table", *, per_query: bool = False) 
 
 
 def _table(results: Results, per_query: bool) -> str:
+    judged = ["judged"] if _has_judged(results) else []
     compared = ["difference", "p", "corrected p"] if results.comparisons else []
-    blocks = [_aligned([["measure", "run", "mean", "95% interval", "judged", *compared], *_mean_rows(results)], left=2)]
+    header = ["measure", "run", "mean", "95% interval", *judged, *compared]
+    blocks = [_aligned([header, *_mean_rows(results)], left=2)]
     if per_query:
         blocks.append(_aligned([["query_id", "run", *results.measures], *_query_rows(results)], left=2))
     return "\n\n".join([*blocks, "\n".join(_remarks(results, mark="*"))]) + "\n"
+
+
+def _has_judged(results: Results) -> bool:
+    """Measures of answers have no judged documents beside them."""
+    return any(evaluation.judged for evaluation in results.evaluations.values())
 
 
 def _mean_rows(results: Results) -> Iterator[list[str]]:
@@ -40,10 +49,11 @@ def _mean_rows(results: Results) -> Iterator[list[str]]:
         for name, evaluation in results.evaluations.items():
             low, high = results.intervals[measure][name]
             row = [measure, name, f"{evaluation.mean[measure]:.4f}", f"{low:.4f} to {high:.4f}"]
-            row.append(_judged(results, name, measure))
+            if _has_judged(results):
+                row.append(_judged(results, name, measure))
             comparison = results.comparisons.get(measure, {}).get(name)
             if comparison is not None:
-                row += [f"{comparison.difference:+.4f}", _p(comparison.p)]
+                row += [_signed(comparison.difference), _p(comparison.p)]
                 row.append(_p(comparison.p_corrected) + (" *" if comparison.significant else "  "))
             elif results.comparisons:
                 row += ["baseline", "", ""]
@@ -51,15 +61,21 @@ def _mean_rows(results: Results) -> Iterator[list[str]]:
 
 
 def _query_rows(results: Results) -> Iterator[list[str]]:
-    evaluations = results.evaluations
-    for query_id in dict.fromkeys(q for e in evaluations.values() for row in e.per_query.values() for q in row):
-        for name, evaluation in evaluations.items():
+    for query_id in results.queries:
+        for name, evaluation in results.evaluations.items():
             row = [query_id, name]
             for measure, values in evaluation.per_query.items():
                 comparison = results.comparisons.get(measure, {}).get(name)
                 text = f"{values[query_id]:.4f}" if query_id in values else "-"
-                row.append(text if comparison is None else f"{text} ({comparison.by_query[query_id]:+.4f})")
+                if comparison is not None and query_id in comparison.by_query:
+                    text += f" ({_signed(comparison.by_query[query_id])})"
+                row.append(text)
             yield row
+
+
+def _signed(difference: float) -> str:
+    """With its sign; what rounds to 0 has a plus."""
+    return f"{round(difference, 4) + 0.0:+.4f}"
 
 
 def _p(value: float) -> str:
@@ -71,8 +87,8 @@ def _judged(results: Results, name: str, measure: str) -> str:
     share = evaluation.judged_for(measure)
     if share is None:
         return "-"
-    cutoff = evaluation.cutoffs[measure]
-    return f"{share:.4f}" + ("" if cutoff is None else f"@{cutoff}")
+    _, at, cutoff = evaluation.judged_by[measure].partition("@")
+    return f"{share:.4f}{at}{cutoff}"
 
 
 def _remarks(results: Results, *, mark: str) -> Iterator[str]:
@@ -80,8 +96,10 @@ def _remarks(results: Results, *, mark: str) -> Iterator[str]:
     sizes = {len(row) for evaluation in results.evaluations.values() for row in evaluation.per_query.values()}
     queries = str(max(sizes)) if len(sizes) == 1 else f"{min(sizes)} to {max(sizes)}"
     yield f"Means over {queries} queries; bootstrap intervals over queries."
-    if any(evaluation.judged for evaluation in results.evaluations.values()):
-        yield "Judged: share of the top k that has a judgment."
+    labels = {label for evaluation in results.evaluations.values() for label in evaluation.judged}
+    if labels:
+        ratings = "; beside Cov, that has a rating" if any(label.startswith("rated") for label in labels) else ""
+        yield f"Judged: share of the top k that has a judgment{ratings}."
     if results.comparisons:
         test = "randomisation test" if results.test == "randomisation" else "t-test"
         correction = {"holm": "Holm", "bh": "Benjamini-Hochberg"}[results.correction]
@@ -173,11 +191,10 @@ def _csv(results: Results, per_query: bool) -> str:
 def _latex(results: Results, per_query: bool) -> str:
     """With booktabs; one row per run as papers have it, a dagger on what differs significantly from the baseline."""
     if per_query:
-        texts, header, rows = 2, ["query_id", "run", *results.measures], list(_query_rows(results))
-        rows = [[cell.translate(_LATEX) for cell in row] for row in rows]
+        texts, header = 2, ["query_id", "run", *results.measures]
+        rows = [[_minus(cell.translate(_LATEX)) for cell in row] for row in _query_rows(results)]
     else:
-        cutoffs = dict.fromkeys(c for e in results.evaluations.values() for c in e.judged)
-        judged = ["judged" if cutoff is None else f"judged@{cutoff}" for cutoff in cutoffs]
+        judged = list(dict.fromkeys(label for e in results.evaluations.values() for label in e.judged))
         texts, header, rows = 1, ["run", *results.measures, *judged], []
         for name, evaluation in results.evaluations.items():
             row = [name.translate(_LATEX)]
@@ -185,12 +202,17 @@ def _latex(results: Results, per_query: bool) -> str:
                 comparison = results.comparisons.get(measure, {}).get(name)
                 dagger = "$^{\\dagger}$" if comparison is not None and comparison.significant else ""
                 row.append(f"{mean:.4f}{dagger}")
-            rows.append([*row, *(f"{evaluation.judged[cutoff]:.4f}" for cutoff in cutoffs)])
-    lines = [f"% {line}" for line in _remarks(results, mark="dagger:")]
+            rows.append([*row, *(f"{evaluation.judged[label]:.4f}" for label in judged)])
+    lines = [f"% {line}" for line in ("Needs \\usepackage{booktabs}.", *_remarks(results, mark="dagger:"))]
     lines += [f"\\begin{{tabular}}{{{'l' * texts}{'r' * (len(header) - texts)}}}", "\\toprule"]
     lines += [" & ".join(name.translate(_LATEX) for name in header) + " \\\\", "\\midrule"]
     lines += [" & ".join(row) + " \\\\" for row in rows]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _minus(cell: str) -> str:
+    """A difference below 0 with a minus sign, which is no hyphen."""
+    return cell.replace("(-", "($-$")
 
 
 OUTPUTS: Final[dict[str, Callable[[Results, bool], str]]] = {

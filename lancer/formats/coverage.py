@@ -22,6 +22,7 @@ from lancer.storage import Storage, join
 
 TABLE: Final = "coverage.parquet"
 RANKINGS: Final = "ranking.parquet"
+FIRST_STAGE: Final = "first_stage.trec"
 
 _Rows = dict[tuple[int, str], dict[str, float | None]]  # (first-stage rank, doc_id) -> sub-question id -> value
 

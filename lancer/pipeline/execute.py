@@ -66,23 +66,25 @@ class Surroundings:
 
 
 def run_stage(
-    stage: PlannedStage, table: pa.Table, *, uri: str, done: bool, at: Surroundings
+    stage: PlannedStage, table: pa.Table, *, name: str, there: str | None, redo: bool, at: Surroundings
 ) -> tuple[pa.Table, StageReport]:
-    """The shard's table with the stage's columns: read from its part when `done`, else computed and committed.
+    """The shard's table with the stage's columns: read from its part, else computed and committed under `name`.
 
-    A part that turns out to be damaged is computed again.
+    `there` is the part, if there is one; with `redo`, or when it turns out to be damaged, it is replaced.
     """
     start = time.monotonic()
     part = None
-    if done:
+    if there is not None and not redo:
         try:
-            part = at.store.read_part(uri, stage)
+            part = at.store.read_part(there, stage)
         except DamagedError as error:
             log.warning("%s; computing it again", error)
     reused = part is not None
     if part is None:
         part = _compute(stage, table, at)
-        at.store.write_part(uri, stage, part)
+        if there is not None:
+            at.store.storage.delete(there)  # before: two parts under one key would leave open which one counts
+        at.store.write_table(name, part)
     for new in stage.stage.adds:
         table = table.append_column(new, part[new.name])
     for name in ("ledger", "failures"):

@@ -15,23 +15,29 @@ FIRST_STAGE = "first_stage.trec"
 
 
 def final_name(plan: Plan, shard: Shard) -> str:
-    """The file name of a shard's part in every final table: by the keys of all stages, so that a stale one is seen."""
+    """The name of a shard's part in every final table, up to its digest: by the keys of all stages."""
     key = digest([plan.run_tag, [shard.keys[s.name] for s in plan.stages]])[:24]
-    return f"shard-{shard.id}-{key}.parquet"
+    return f"shard-{shard.id}-{key}"
 
 
-def finished(plan: Plan, store: RunStore) -> frozenset[str]:
-    """Shards whose final tables are all there."""
-    there = {table: {e.uri for e in store.storage.list(store.uri(table))} for table in TABLES}
-    return frozenset(s.id for s in plan.shards if all(store.uri(t, final_name(plan, s)) in there[t] for t in TABLES))
+def final_parts(plan: Plan, store: RunStore) -> dict[str, list[str]]:
+    """Shard → its files in the final tables, as many as are there; one listing per table."""
+    found: dict[str, list[str]] = {shard.id: [] for shard in plan.shards}
+    for table in TABLES:
+        there = store.by_key(store.uri(table))
+        for shard in plan.shards:
+            uri = there.get(store.uri(table, final_name(plan, shard)))
+            if uri is not None:
+                found[shard.id].append(uri)
+    return found
 
 
 def remove_stale(plan: Plan, store: RunStore) -> None:
-    """Removes parts of final tables that belong to earlier settings. Stage parts stay: going back costs nothing."""
-    names = {final_name(plan, shard) for shard in plan.shards}
+    """Removes what is not of this plan from the final tables. Stage parts stay: going back costs nothing."""
+    kept = {uri for files in final_parts(plan, store).values() for uri in files}
     for table in TABLES:
         for entry in store.storage.list(store.uri(table)):
-            if entry.uri.rsplit("/", 1)[-1] not in names:
+            if entry.uri not in kept:
                 store.storage.delete(entry.uri)
 
 
@@ -53,8 +59,9 @@ def write_run_files(plan: Plan, store: RunStore) -> dict[str, str]:
 
 def _rankings(plan: Plan, store: RunStore, selector: str | None) -> Iterator[tuple[str, Sequence[str]]]:
     """(query_id, doc_ids) of one selector; of the first stage when it is None."""
+    there = store.by_key(store.uri("ranking.parquet"))
     for shard in plan.shards:
-        table = store.read_table(store.uri("ranking.parquet", final_name(plan, shard)), schema.RANKING_SCHEMA)
+        table = store.read_table(there[store.uri("ranking.parquet", final_name(plan, shard))], schema.RANKING_SCHEMA)
         rows = table.filter(pc.equal(table["selector"], selector or plan.selectors[0]))
         order = "rank" if selector else "first_stage_rank"
         by_query: dict[str, list[tuple[int, str]]] = {}

@@ -91,7 +91,7 @@ def _check_shared(given: dict[str, Any], requests: list[Request], file: str, wha
     if missing := len(wanted - given.keys()):
         notes.append(f"{file}: {missing} of {len(wanted)} requests have no {what} there")
     if extra := len(given.keys() - wanted):
-        notes.append(f"{file}: {extra} queries are not in the requests and are left out")
+        notes.append(f"{file}: queries that are not in the requests, left out: {extra}")
 
 
 def _source(config: Config, requests: list[Request], storage: Storage) -> DocumentSource:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from lancer.errors import InputError, OutputError, UsageError
+from lancer.formats.coverage import FIRST_STAGE, StoredMatrix
 from lancer.formats.lines import read_lines
 from lancer.formats.runs import read_run, write_run
-from lancer.pipeline.matrices import StoredMatrix, read_matrices
+from lancer.pipeline.matrices import coverage_matrix, read_matrices
+from lancer.schema import Scale
 from lancer.selection import Selector, parse_selector
 from lancer.storage import Storage, is_remote, join
 
@@ -55,24 +57,32 @@ def reselect(
     second = read_run(second_order, storage).rankings if second_order else None
     counts = _read_counts(token_counts, storage) if token_counts else None
     result = Reselection()
+    if first is not None:
+        result.notes.extend(f"{run}: {note}" for note in first.notes)
     rankings: dict[str, list[tuple[str, list[str]]]] = {repr(s): [] for s in parsed}
     reasons: list[str] = []
+    scales: set[Scale] = set()
+    idle = dict.fromkeys(rankings)  # a rating tau on probabilities
     for stored in read_matrices(matrix, storage, first, result.notes):
         order = None if second is None else [d for d, _ in second.get(stored.query_id, [])]
-        values = stored.coverage_matrix(second_order=order, token_counts=counts)
+        values = coverage_matrix(stored, second_order=order, token_counts=counts)
         result.queries += 1
+        scales.add(stored.scale)
         result.missing += values.missing
         for selector in parsed:
             selection = selector.select(values)
+            if any(selection.covers):
+                idle.pop(repr(selector), None)
             rankings[repr(selector)].append((stored.query_id, [stored.doc_ids[i] for i in selection.order]))
             if explain:
                 reasons.append(_reason(stored, selector, selection.order, selection.covers, selection.uncovered))
+    result.notes.extend(f"{spec} covers no sub-question of any query" for spec in idle)
     if first is None:
         result.notes.extend(_unfinished(matrix, result.queries, storage))
-    first_tag = first.tag if first else "matrix"
+    tag = first.tag if first else _tag(matrix, scales, storage)
     for spec, ranked in rankings.items():
         path = output if len(parsed) == 1 else join(output, f"{spec}.trec")
-        write_run(path, ranked, f"{first_tag}:{spec}", storage)
+        write_run(path, ranked, f"{tag}:{spec}", storage)
         result.files[spec] = path
     if explain:
         storage.write(explain, "".join(reasons).encode())
@@ -95,6 +105,15 @@ def _reason(
         "uncovered": [ids[j] for j in uncovered],
     }
     return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _tag(matrix: str, scales: set[Scale], storage: Storage) -> str:
+    """What was done before selection, as the run that made the matrix names its own files: `bm25:estimate`."""
+    uri = join(matrix, FIRST_STAGE)
+    if not storage.exists(uri):
+        return "matrix"
+    _, line = next(read_lines(uri, storage))
+    return f"{line.split()[-1]}:{'estimate' if Scale.probability in scales else 'judge'}"
 
 
 def _check_targets(files: list[str], output: str, is_folder: bool, storage: Storage) -> None:

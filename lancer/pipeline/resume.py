@@ -14,7 +14,7 @@ from lancer.errors import OutputError
 from lancer.pipeline import finish
 from lancer.pipeline.journal import call_prefix
 from lancer.pipeline.plan import Plan, Shard, digest, overlap
-from lancer.pipeline.store import RunStore
+from lancer.pipeline.store import TABLES, RunStore
 from lancer.storage import join
 
 Mode = Literal["resume", "overwrite", "fail-if-exists"]
@@ -25,9 +25,15 @@ _QUERY_COLUMNS: Final = ("query_id", "text", "title", "background", "problem_sta
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do: `done` are the (stage, shard) with a part, `todo` the shards that are not finished."""
+    """What there is to do.
 
+    parts: (stage, shard) → its part, for those that are there; done: those of them that can stay; finals: shard → its
+    files in the final tables; todo: the shards that are not finished.
+    """
+
+    parts: dict[tuple[str, str], str]
     done: frozenset[tuple[str, str]]
+    finals: dict[str, list[str]]
     todo: tuple[Shard, ...]
 
     def needs(self, stage: str) -> bool:
@@ -86,23 +92,29 @@ def query_digests(plan: Plan) -> pa.Table:
 
 
 def find_work(plan: Plan, store: RunStore, *, retry_failed: bool = False) -> Work:
-    """Two listings; with `retry_failed` also the failures of every part."""
-    done = store.done(plan.stages, plan.shards)
+    """A few listings; with `retry_failed` also the failures of every part."""
+    parts = store.parts(plan.stages, plan.shards)
+    done = frozenset(parts)
     if retry_failed:
-        done -= frozenset(_to_retry(plan, store, done))
-    complete = finish.finished(plan, store)
-    todo = tuple(s for s in plan.shards if s.id not in complete or any((p.name, s.id) not in done for p in plan.stages))
-    return Work(done, todo)
+        done -= frozenset(_to_retry(plan, store, parts))
+    finals = finish.final_parts(plan, store)
+    todo = tuple(
+        s
+        for s in plan.shards
+        if len(finals[s.id]) < len(TABLES) or any((p.name, s.id) not in done for p in plan.stages)
+    )
+    return Work(parts, done, finals, todo)
 
 
-def _to_retry(plan: Plan, store: RunStore, done: frozenset[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _to_retry(plan: Plan, store: RunStore, parts: dict[tuple[str, str], str]) -> Iterator[tuple[str, str]]:
     """The (stage, shard) with failure records, and those that read what such a stage adds."""
     for shard in plan.shards:
         again: set[str] = set()  # columns that change
         for stage in plan.stages:
-            if (stage.name, shard.id) not in done:
+            part = parts.get((stage.name, shard.id))
+            if part is None:
                 continue
-            failed = any(store.read_failures(store.part(stage, shard.id, shard.keys[stage.name])))
+            failed = any(store.read_failures(part))
             if failed or again & {f.name for f in stage.stage.reads}:
                 again |= {f.name for f in stage.stage.adds}
                 yield stage.name, shard.id

@@ -1,18 +1,19 @@
 """The run folder: the truth about a run, on local disk or an object store.
 
     run.json                   resolved config, stages with fingerprints, input digests, versions, result
-    parts/<stage>-<fingerprint>/shard-0101-<key>.parquet
+    parts/<stage>-<fingerprint>/shard-0101-<key>-<digest>.parquet
                                a stage's columns, ledger and failures for one shard
     ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/
                                tables, one part per shard
     run.trec first_stage.trec  the first selector's ranking, and where it started
 
-Every file is committed in one step, so a file that is there is whole. A part's name holds its key: it may be reused
-exactly when a file of that name is there.
+Every file is committed in one step. The name of a table's file holds its key, so that it may be reused exactly when a
+file with that key is there, and a digest of its bytes, so that a damaged one is seen when it is read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from dataclasses import dataclass
@@ -50,6 +51,21 @@ def part_table(stage: PlannedStage, columns: pa.Table, output: StageOutput) -> p
     return columns.cast(target)
 
 
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as a Parquet file; the same table gives the same bytes."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def _without_digest(uri: str) -> str:
+    return uri.removesuffix(".parquet").rpartition("-")[0]
+
+
 @dataclass(frozen=True)
 class RunStore:
     """Reads and writes one run folder."""
@@ -61,54 +77,49 @@ class RunStore:
         """A file of the run."""
         return join(self.root, *names)
 
-    def part(self, stage: PlannedStage, shard: str, key: str) -> str:
-        """Where the part of a (stage, shard) lies."""
-        return self.uri("parts", f"{stage.name}-{stage.fingerprint[:12]}", f"shard-{shard}-{key}.parquet")
+    def part(self, stage: PlannedStage, shard: Shard) -> str:
+        """Where the part of a (stage, shard) lies, up to its digest."""
+        folder = f"{stage.name}-{stage.fingerprint[:12]}"
+        return self.uri("parts", folder, f"shard-{shard.id}-{shard.keys[stage.name]}")
 
-    def done(self, stages: tuple[PlannedStage, ...], shards: tuple[Shard, ...]) -> frozenset[tuple[str, str]]:
-        """The (stage name, shard) whose part is there; one listing."""
-        there = {entry.uri for entry in self.storage.list(self.uri("parts"))}
-        return frozenset(
-            (stage.name, shard.id)
-            for stage in stages
-            for shard in shards
-            if self.part(stage, shard.id, shard.keys[stage.name]) in there
-        )
+    def parts(self, stages: tuple[PlannedStage, ...], shards: tuple[Shard, ...]) -> dict[tuple[str, str], str]:
+        """(stage name, shard) → its part, for those that are there; one listing."""
+        there = self.by_key(self.uri("parts"))
+        found = ((stage.name, shard.id, there.get(self.part(stage, shard))) for stage in stages for shard in shards)
+        return {(stage, shard): uri for stage, shard, uri in found if uri is not None}
 
-    def write_part(self, uri: str, stage: PlannedStage, part: pa.Table) -> None:
-        """Commits what one call of a stage gave (`part_table`)."""
-        self.write_table(uri, part, {"fingerprint": stage.fingerprint})
+    def by_key(self, folder: str) -> dict[str, str]:
+        """Name without digest → file, of the tables below a folder."""
+        return {_without_digest(entry.uri): entry.uri for entry in self.storage.list(folder)}
 
     def read_part(self, uri: str, stage: PlannedStage) -> pa.Table:
-        """A part, under its pinned schema."""
+        """A part, under its pinned schema; DamagedError as in `read_table`."""
         return self.read_table(uri, part_schema(stage))
 
-    def read_failures(self, uri: str) -> list[dict[str, Any]]:
-        """The failure records of a part; DamagedError as in `read_table`."""
-        try:
-            column = pq.read_table(io.BytesIO(self.storage.read(uri)), columns=["failures"])["failures"]
-        except (pa.ArrowException, OSError, KeyError) as error:
-            raise DamagedError(uri, str(error)) from None
-        return [failure for of_query in column.to_pylist() for failure in of_query]
-
-    def write_table(self, uri: str, table: pa.Table, about: dict[str, str] | None = None) -> None:
-        """Commits a Parquet file; the same table gives the same bytes."""
-        if about:
-            table = table.replace_schema_metadata({f"lancer.{k}": v for k, v in about.items()})
-        buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-        self.storage.write(uri, buffer.getvalue())
+    def write_table(self, name: str, table: pa.Table) -> str:
+        """Commits a Parquet file under `name` and its digest; returns where. The same table gives the same bytes."""
+        data = parquet_bytes(table)
+        uri = f"{name}-{_digest(data)}.parquet"
+        self.storage.write(uri, data)
+        return uri
 
     def read_table(self, uri: str, expected: pa.Schema) -> pa.Table:
-        """A Parquet file; DamagedError when it is none, fails its checksums, or has another schema."""
-        try:
-            table = pq.read_table(io.BytesIO(self.storage.read(uri)), page_checksum_verification=True)
-        except (pa.ArrowException, OSError) as error:
-            raise DamagedError(uri, str(error).splitlines()[0]) from None
-        table = table.replace_schema_metadata(None)
+        """A Parquet file; DamagedError when it is not what was written, or has another schema."""
+        data = self.storage.read(uri)
+        if not uri.endswith(f"-{_digest(data)}.parquet"):
+            raise DamagedError(uri, f"its {len(data)} bytes have another digest than its name")
+        table = pq.read_table(io.BytesIO(data))
         if not table.schema.equals(expected):
             raise DamagedError(uri, "it has another schema than this version of lancer writes")
         return table
+
+    def read_failures(self, uri: str) -> list[dict[str, Any]]:
+        """The failure records of a part; a damaged one counts as one failure."""
+        try:
+            column = pq.read_table(io.BytesIO(self.storage.read(uri)), columns=["failures"])["failures"]
+        except (pa.ArrowException, OSError) as error:
+            return [{"reason": "damaged", "detail": str(error)}]
+        return [failure for of_query in column.to_pylist() for failure in of_query]
 
     def read_json(self) -> dict[str, Any] | None:
         """`run.json`, or None in a folder that has none."""

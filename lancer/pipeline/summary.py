@@ -117,7 +117,7 @@ def _stage_table(result: RunResult) -> Table:
         "queries",
         "reused",
         "calls",
-        "reused",
+        "from journal",
         "pairs",
         "prompt tokens",
         "cached",

@@ -16,8 +16,8 @@ __all__ = ["VERSION", "distinct", "parse", "render"]
 VERSION: Final = 2  # of the reader; the prompt's text enters fingerprints by itself
 
 _TASK: Final = (
-    "Write the {n} different questions that a report on this request must answer. Each stands alone, names its subject, "
-    "asks for one thing and repeats no other. One numbered question per line, nothing else."
+    "Write the {n} different questions that a report on this request must answer. Each stands alone, names its "
+    "subject, asks for one thing and repeats no other. One numbered question per line, nothing else."
 )
 _EXAMPLES: Final = (
     (

@@ -10,6 +10,7 @@ import pytest
 
 from lancer.errors import InputError, UsageError
 from lancer.evaluation.command import evaluate_command, evaluate_nuggets_command
+from tests.pipeline.test_matrices import write_coverage, write_ranking
 
 
 @pytest.fixture
@@ -44,6 +45,19 @@ def test_the_baseline_is_named_by_tag_or_path(files: dict[str, str], baseline: s
     assert found["comparison"] == {"baseline": "bm25", "test": "randomisation", "correction": "holm"}
     entry = found["runs"]["bm25:max"]["measures"]["StRecall@2"]  # type: ignore[index]
     assert (entry["difference"], entry["p"]) == (0.5, 2 / 256)
+
+
+def test_a_run_folder_is_a_baseline(files: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    for name, source in (("first_stage.trec", "second"), ("run.trec", "first")):
+        (folder / name).write_text(Path(files[source]).read_text().replace("bm25", "old"))
+    found = as_json(files, baseline=str(folder))
+    assert found["comparison"]["baseline"] == "old"
+    text = evaluate_command([str(folder)], [files["qrels"]], "StRecall@2", output="json", baseline=str(folder))
+    found = json.loads(text)
+    assert found["comparison"]["baseline"] == "old"
+    assert list(found["runs"]) == ["old:max", "old"]
 
 
 def test_a_baseline_that_is_not_among_the_runs_is_evaluated_too(files: dict[str, str]) -> None:
@@ -88,6 +102,25 @@ def test_ratings_beside_the_qrels(files: dict[str, str], tmp_path: Path) -> None
     assert means["bm25:max"] == pytest.approx({"Cov@2": 1.0, "Cov(of='all')@3": 2 / 3})
 
 
+def test_the_probabilities_of_a_run_folder(files: dict[str, str], tmp_path: Path) -> None:
+    cells = [("a", 1, "1", 0.75), ("a", 1, "2", 0.25), ("b", 2, "2", 0.5)]
+    for n in range(7):
+        write_coverage(tmp_path / "run" / "coverage.parquet" / f"{n}.parquet", f"q{n}", cells)
+        write_ranking(tmp_path / "run" / "ranking.parquet" / f"{n}.parquet", f"q{n}", ["a", "b"])
+    write_coverage(tmp_path / "run" / "coverage.parquet" / "7.parquet", "q7", [])
+    write_ranking(tmp_path / "run" / "ranking.parquet" / "7.parquet", "q7", ["b", "a"])
+    options = {"output": "json", "ratings": str(tmp_path / "run")}
+    text = evaluate_command([files["first"]], [], "Cov(tau=0.5)@1 Cov(tau=0.5)@3", **options)  # type: ignore[arg-type]
+    entry = json.loads(text)["runs"]["bm25"]
+    assert {name: of["mean"] for name, of in entry["measures"].items()} == {
+        "Cov(tau=0.5)@1": 7 / 16,
+        "Cov(tau=0.5)@3": 7 / 8,
+    }
+    assert "queries without ratings, Cov counted 0: 1 (q7)" in entry["notes"]
+    with pytest.raises(UsageError, match=r"for example Cov\(tau=0.5,of='answerable'\)@10"):
+        evaluate_command([files["first"]], [], "Cov@10", **options)  # type: ignore[arg-type]
+
+
 def test_ratings_without_qrels(files: dict[str, str], tmp_path: Path) -> None:
     ratings = tmp_path / "ratings.jsonl"
     cells = [{"query_id": f"q{n}", "doc_id": "a", "sub_question_id": "1", "rating": 4} for n in range(8)]
@@ -107,13 +140,24 @@ def test_ratings_without_qrels(files: dict[str, str], tmp_path: Path) -> None:
         ("nDCG@10", "mean Cov(tau=3, of=answerable)@k"),
     ],
 )
-def test_plot(files: dict[str, str], tmp_path: Path, measures: str, label: str) -> None:
+def test_plot_of_graded_qrels(files: dict[str, str], tmp_path: Path, measures: str, label: str) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "plots" / "curve.svg"
     evaluate_command([files["first"], files["second"]], [files["qrels"]], measures, plot=str(plot))
     image = plot.read_text()
     assert label in image
     assert "bm25:max" in image
+
+
+def test_plot_of_what_no_default_reaches(files: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    Path(files["qrels"]).write_text("q0 0 a 1\n")
+    evaluate_command([files["first"]], [files["qrels"]], "nDCG@10", plot=str(tmp_path / "a.svg"))
+    assert "mean Cov(tau=1, of=answerable)@k" in (tmp_path / "a.svg").read_text()
+    write_coverage(tmp_path / "coverage.parquet" / "0.parquet", "q0", [("a", 1, "1", 0.75)])
+    options = {"ratings": str(tmp_path), "plot": str(tmp_path / "b.svg")}
+    evaluate_command([files["first"]], [], "Judged@10", **options)  # type: ignore[arg-type]
+    assert "mean Cov(tau=0.5, of=answerable)@k" in (tmp_path / "b.svg").read_text()
 
 
 @pytest.mark.parametrize(

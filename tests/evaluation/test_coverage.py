@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lancer.evaluation.coverage import Cov, coverage, coverage_curve
+from lancer.evaluation.coverage import Cov, coverage_curve
 
 # Sub-question -> document -> rating. "3" is answered below tau = 3 only, "4" has no rating at all.
 RATINGS: dict[str, dict[str, float]] = {
@@ -21,10 +21,11 @@ def test_the_two_denominators() -> None:
     assert coverage_curve(["b", "a", "c"], RATINGS, tau=2, of="all", depth=2) == [0.25, 0.75]
 
 
-def test_a_measure_is_one_point_of_the_curve() -> None:
-    ranking = ["b", "a", "c"]
-    assert coverage(Cov(cutoff=2), ranking, RATINGS) == 0.5
-    assert coverage(Cov(cutoff=3, of="all", tau=2), ranking, RATINGS) == 0.75
+def test_a_rating_of_zero_answers_nothing() -> None:
+    assert coverage_curve(["b"], {"1": {"b": 0}, "2": {"b": 1}}, tau=0, of="all", depth=1) == [0.5]
+
+
+def test_the_name_says_what_is_not_the_default() -> None:
     assert repr(Cov(cutoff=3, of="all", tau=2)) == "Cov(of='all',tau=2)@3"
 
 

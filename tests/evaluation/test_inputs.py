@@ -5,15 +5,15 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from lancer.errors import InputError, UsageError
-from lancer.evaluation.inputs import read_all_qrels, read_rating_qrels, read_runs
+from lancer.evaluation.inputs import baseline_file, read_all_qrels, read_rated_pairs, read_runs
+from lancer.evaluation.rated import RatedPairs
 from lancer.formats.qrels import Qrel
 from lancer.formats.runs import read_run
-from lancer.schema import COVERAGE_SCHEMA
+from lancer.schema import Scale
+from lancer.storage import Storage
 
 
 def write(path: Path, *lines: str) -> str:
@@ -71,42 +71,26 @@ class TestQrels:
         assert caught.value.file == paths[1]
 
 
-EXPECTED = [Qrel("q", "s1", "d1", 4), Qrel("q", "s2", "d1", -1), Qrel("q", "s1", "d2", 0), Qrel("q", "s2", "d2", 5)]
+class TestBaseline:
+    def test_a_folder_stands_for_its_result(self, tmp_path: Path) -> None:
+        for name in ("first_stage", "run", "run.max"):
+            write(tmp_path / f"{name}.trec", "q Q0 d 1 1.0 bm25")
+        assert baseline_file(f"{tmp_path}/", Storage()) == str(tmp_path / "run.trec")
+        assert baseline_file(str(tmp_path / "first_stage.trec"), Storage()) == str(tmp_path / "first_stage.trec")
+
+    def test_or_for_the_only_run_in_it(self, tmp_path: Path) -> None:
+        only = write(tmp_path / "bm25.run", "q Q0 d 1 1.0 bm25")
+        assert baseline_file(str(tmp_path), Storage()) == only
+        write(tmp_path / "des.run", "q Q0 d 1 1.0 des")
+        with pytest.raises(UsageError, match=r"several runs; give one of them: .*bm25\.run, .*des\.run"):
+            baseline_file(str(tmp_path), Storage())
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        assert baseline_file(str(tmp_path / "absent"), Storage()) is None
 
 
-class TestRatings:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        """A run folder with its coverage table in two parts."""
-        rows = [
-            {
-                "query_id": q, "doc_id": d, "first_stage_rank": 1, "sub_question_id": s, "sub_question": "?",
-                "rating": None if grade < 0 else grade, "probability": None, "status": "ok", "raw": "",
-            }
-            for q, s, d, grade in EXPECTED
-        ]  # fmt: skip
-        (tmp_path / "coverage.parquet").mkdir()
-        for number, part in enumerate((rows[:1], rows[1:])):
-            table = pa.Table.from_pylist(part, schema=COVERAGE_SCHEMA)
-            pq.write_table(table, tmp_path / "coverage.parquet" / f"{number}.parquet")
-        pq.write_table(pa.table({"query_id": ["q"]}), tmp_path / "ledger.parquet")
-        return tmp_path
-
-    def test_of_a_run_folder(self, folder: Path) -> None:
-        assert read_rating_qrels(str(folder)) == EXPECTED
-        assert read_rating_qrels(str(folder / "coverage.parquet")) == EXPECTED
-        assert read_rating_qrels(str(folder / "coverage.parquet" / "0.parquet")) == EXPECTED[:1]
-
-    def test_positional_ones_belong_to_their_run(self, tmp_path: Path) -> None:
-        run = write(tmp_path / "run", "q Q0 d1 1 2.0 bm25", "q Q0 d2 2 1.0 bm25")
-        ratings = write(tmp_path / "ratings.json", '{"q": [[4, -1], [0, 5]]}')
-        found = [Qrel(q, s.replace("s", ""), d, grade) for q, s, d, grade in EXPECTED]
-        assert read_rating_qrels(ratings, read_run(run)) == found
-
-    def test_what_is_no_matrix(self, folder: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="it lacks sub_question_id, doc_id, rating"):
-            read_rating_qrels(str(folder / "ledger.parquet"))
-        with pytest.raises(InputError, match="is no Parquet file"):
-            read_rating_qrels(write(tmp_path / "x.parquet", "not parquet"))
-        with pytest.raises(InputError, match="no such file, nor a folder"):
-            read_rating_qrels(str(tmp_path / "absent"))
+def test_rated_pairs_of_a_positional_file_belong_to_their_run(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", "q Q0 d1 1 2.0 bm25", "q Q0 d2 2 1.0 bm25")
+    ratings = write(tmp_path / "ratings.json", '{"q": [[4, -1], [0, 5]]}')
+    pairs = read_rated_pairs(ratings, read_run(run))
+    assert pairs == RatedPairs({"q": {"1": {"d1": 4, "d2": 0}, "2": {"d2": 5}}}, Scale.rating, missing=1)

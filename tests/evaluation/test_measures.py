@@ -10,7 +10,9 @@ import pytrec_eval
 
 from lancer.errors import InputError, UsageError
 from lancer.evaluation.measures import evaluate, order_of, parse_measures
+from lancer.evaluation.rated import RatedPairs
 from lancer.formats.qrels import Qrel
+from lancer.schema import Scale
 
 QRELS = [Qrel("q1", "0", "a", 1), Qrel("q1", "0", "b", 0), Qrel("q2", "0", "a", 1)]
 
@@ -25,9 +27,9 @@ class TestQueries:
         for row in evaluation.per_query.values():
             assert row == {"q1": 1.0, "q2": 0.0}
         assert set(evaluation.mean.values()) == {0.5}
-        assert evaluation.judged == {1: 0.5, 5: 0.5}
+        assert evaluation.judged == {"judged@1": 0.5, "judged@5": 0.5}
         assert evaluation.queries_missing == ("q2",)
-        assert "queries of the qrels that the run lacks, counted 0: 1 (q2)" in evaluation.notes
+        assert "queries of the judgments that the run lacks, counted 0: 1 (q2)" in evaluation.notes
 
     def test_one_without_documents_counts_as_missing(self) -> None:
         evaluation = evaluate({"q1": ["a"], "q2": []}, QRELS, parse_measures("P@1"))
@@ -37,7 +39,7 @@ class TestQueries:
         evaluation = evaluate({"q1": ["a"], "q2": ["a"], "q9": ["a"]}, QRELS, parse_measures("P@1"))
         assert evaluation.mean == {"P@1": 1.0}
         assert evaluation.queries_ignored == ("q9",)
-        assert "queries of the run that the qrels lack, ignored: 1 (q9)" in evaluation.notes
+        assert "queries of the run that the judgments lack, ignored: 1 (q9)" in evaluation.notes
 
     def test_none_in_common_is_an_error(self) -> None:
         with pytest.raises(InputError, match=r"no query in common \(run: q9; qrels: q1, q2\)"):
@@ -146,13 +148,13 @@ class TestGrades:
         assert list(ir_measures.calc_aggregate(measures, lines, {"q": {"a": 2.0, "b": 1.0}}).values()) == [1.0]
         evaluation = evaluate({"q": ["a", "b"]}, qrels, measures)
         assert evaluation.mean == {"Judged@2": 0.5}
-        assert evaluation.judged == {2: 0.5}
+        assert evaluation.judged == {"judged@2": 0.5}
         assert "negative grades, read as unjudged: 1" in evaluation.notes
 
     def test_a_level_that_no_grade_reaches_is_said(self) -> None:
         evaluation = evaluate({"q": ["a"]}, self.DIVERSE, parse_measures("alpha_nDCG(rel=4)@5 Cov(tau=4)@5 P@5"))
         assert "alpha_nDCG(rel=4)@5 is 0: no grade reaches 4, the highest is 3" in evaluation.notes
-        assert "Cov(tau=4)@5 is 0: no grade reaches 4, the highest is 3" in evaluation.notes
+        assert "Cov(tau=4)@5 is 0: no value reaches 4, the highest is 3" in evaluation.notes
         assert not any(note.startswith("P@5 is 0") for note in evaluation.notes)
 
     def test_qrels_without_sub_topics_are_said(self) -> None:
@@ -161,19 +163,58 @@ class TestGrades:
 
 
 class TestCoverage:
-    RATINGS = (Qrel("q1", "s1", "a", 4), Qrel("q1", "s2", "a", 1), Qrel("q1", "s3", "b", -1))
+    RATINGS = RatedPairs({"q1": {"s1": {"a": 4}, "s2": {"a": 1, "c": 2}, "s3": {}}}, Scale.rating, missing=3)
+    PROBABILITIES = RatedPairs(
+        {"q1": {"s1": {"a": float(np.float32(0.3)), "b": 0.1}, "s2": {"a": 0.29}}, "q2": {}}, Scale.probability
+    )
 
     def test_from_ratings_beside_qrels(self) -> None:
-        names = "Cov@1 Cov(of=all)@1 P@1"
-        evaluation = evaluate({"q1": ["a"]}, QRELS, parse_measures(names), ratings=self.RATINGS)
-        assert evaluation.per_query["Cov@1"] == {"q1": 1.0, "q2": 0.0}
-        assert evaluation.per_query["Cov(of='all')@1"] == {"q1": pytest.approx(1 / 3), "q2": 0.0}
-        assert evaluation.per_query["P@1"] == {"q1": 1.0, "q2": 0.0}
+        names = "Cov@2 Cov(of=all)@2 P@2"
+        evaluation = evaluate({"q1": ["a", "b"]}, QRELS, parse_measures(names), ratings=self.RATINGS)
+        assert evaluation.per_query["Cov@2"] == {"q1": 1.0, "q2": 0.0}
+        assert evaluation.per_query["Cov(of='all')@2"] == {"q1": pytest.approx(1 / 3), "q2": 0.0}
+        assert evaluation.per_query["P@2"] == {"q1": 0.5, "q2": 0.0}
+        assert "cells of the ratings without a value, which cover nothing: 3" in evaluation.notes
+
+    def test_beside_it_stands_how_many_documents_have_a_rating(self) -> None:
+        evaluation = evaluate({"q1": ["a", "b"]}, QRELS, parse_measures("Cov@2 P@2"), ratings=self.RATINGS)
+        assert evaluation.judged == {"rated@2": 0.25, "judged@2": 0.5}
+        assert (evaluation.judged_for("Cov@2"), evaluation.judged_for("P@2")) == (0.25, 0.5)
 
     def test_a_query_without_ratings_is_said(self) -> None:
         rankings = {"q1": ["a"], "q2": ["a"]}
         evaluation = evaluate(rankings, QRELS, parse_measures("Cov@1"), ratings=self.RATINGS)
         assert "queries without ratings, Cov counted 0: 1 (q2)" in evaluation.notes
+
+    def test_ratings_alone_are_the_judgments(self) -> None:
+        measures = parse_measures("Cov@1 alpha_nDCG(rel=4)@1 P(rel=4)@1 Judged@2")
+        evaluation = evaluate({"q1": ["a", "x"]}, None, measures, ratings=self.RATINGS)
+        assert list(evaluation.mean.values()) == [1.0, 1.0, 1.0, 0.5]
+        assert evaluation.judged == {"judged@1": 1.0, "judged@2": 0.5}
+
+    def test_from_probabilities_tau_is_one(self) -> None:
+        measures = parse_measures("Cov(tau=0.3,of=all)@1 Judged@2")
+        evaluation = evaluate({"q1": ["a", "b"], "q2": ["x"]}, None, measures, ratings=self.PROBABILITIES)
+        assert evaluation.per_query["Cov(tau=0.3,of='all')@1"] == {"q1": 0.5, "q2": 0.0}  # a stored .3 reaches .3
+        assert evaluation.judged == {"judged@1": 0.5, "judged@2": 0.5}
+        assert "queries without ratings, Cov counted 0: 1 (q2)" in evaluation.notes
+
+    def test_a_rating_tau_on_probabilities_is_a_usage_error(self) -> None:
+        message = (
+            r"measure 'Cov\(of='all'\)@5': tau 3 is above the maximum of the scale 'probability' \(0 to 1\) of the "
+            r"ratings; give it in that scale, for example Cov\(tau=0.5,of='all'\)@5"
+        )
+        with pytest.raises(UsageError, match=message):
+            evaluate({"q1": ["a"]}, QRELS, parse_measures("Cov(of=all)@5"), ratings=self.PROBABILITIES)
+
+    def test_probabilities_are_no_judgments(self) -> None:
+        measures = parse_measures("Cov(tau=0.3)@5 nDCG@10 StRecall@5")
+        with pytest.raises(UsageError, match="probabilities are no judgments: nDCG@10, StRecall@5 cannot be computed"):
+            evaluate({"q1": ["a"]}, None, measures, ratings=self.PROBABILITIES)
+
+    def test_neither_qrels_nor_ratings(self) -> None:
+        with pytest.raises(UsageError, match="neither qrels nor ratings"):
+            evaluate({"q1": ["a"]}, None, parse_measures("P@1"))
 
     def test_from_diversity_qrels_it_is_sub_topic_recall(self) -> None:
         qrels = [Qrel("q", str(t), f"d{d}", (t * d) % 6) for t in range(1, 8) for d in range(20)]
@@ -184,7 +225,7 @@ class TestCoverage:
 
 def test_judged_stands_beside_every_cutoff() -> None:
     evaluation = evaluate({"q1": ["a", "x", "b"], "q2": ["x"]}, QRELS, parse_measures("P@1 nDCG@2 AP Judged@2"))
-    assert evaluation.judged == {1: 0.5, 2: 0.25, None: pytest.approx((2 / 3 + 0) / 2)}
+    assert evaluation.judged == {"judged@1": 0.5, "judged@2": 0.25, "judged": pytest.approx((2 / 3 + 0) / 2)}
     assert evaluation.judged_for("P@1") == 0.5
     assert evaluation.judged_for("nDCG@2") == evaluation.mean["Judged@2"]
 

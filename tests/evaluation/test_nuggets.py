@@ -45,7 +45,8 @@ def test_words_nobody_knows() -> None:
     scores = nugget_scores(odd)
     assert scores["all_score"] == pytest.approx(2 / 3)
     assert scores["weighted_score"] == pytest.approx(1 / 2)
-    assert "not_relevant 1" in evaluate_nuggets([odd]).notes[0]
+    assert "not_relevant 1" in evaluate_nuggets([odd]).notes[1]
+    assert evaluate_nuggets([odd]).notes[0] == "topics without vital nuggets, counted 0 (policy zero): 0"
 
 
 class TestWithoutVitalNuggets:
@@ -56,14 +57,16 @@ class TestWithoutVitalNuggets:
         assert evaluation.per_query["vital_score"] == {"q1": 0.0, "q2": 1.0}
         assert evaluation.mean["vital_score"] == 0.5
         assert evaluation.mean["all_score"] == 1.0
-        assert evaluation.notes == ("topics without vital nuggets, counted 0: 1 (q1)",)
+        assert evaluation.notes == ("topics without vital nuggets, counted 0 (policy zero): 1 (q1)",)
 
     def test_skip(self) -> None:
         evaluation = evaluate_nuggets(self.TOPICS, without_vital="skip")
         assert evaluation.per_query["vital_score"] == {"q2": 1.0}
         assert evaluation.mean["vital_score"] == 1.0
         assert evaluation.per_query["all_score"] == {"q1": 1.0, "q2": 1.0}
-        assert evaluation.notes == ("topics without vital nuggets, left out of the measures concerned: 1 (q1)",)
+        assert evaluation.notes == (
+            "topics without vital nuggets, left out of the measures concerned (policy skip): 1 (q1)",
+        )
 
     def test_nothing_left(self) -> None:
         with pytest.raises(InputError, match="no topic has a nugget that counts for strict_vital_score, vital_score"):

@@ -179,7 +179,7 @@ def test_bm25_on_dl19_subquestions(shared_data: Path) -> None:
     evaluation = evaluate(rankings, qrels, parse_measures("alpha_nDCG(rel=4)@10 StRecall(rel=4)@10 Cov(tau=4)@10"))
     assert evaluation.mean["alpha_nDCG(rel=4)@10"] == pytest.approx(0.419, abs=5e-4)
     assert evaluation.per_query["Cov(tau=4)@10"] == pytest.approx(evaluation.per_query["StRecall(rel=4)@10"], abs=1e-9)
-    assert evaluation.judged == {10: 1.0}
+    assert evaluation.judged == {"judged@10": 1.0}
 
 
 def test_own_code_equals_pyndeval_on_dl19(shared_data: Path) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from lancer.errors import UsageError
 from lancer.evaluation.measures import evaluate, parse_measures
+from lancer.evaluation.nuggets import evaluate_nuggets
 from lancer.evaluation.results import Results, collect
 from lancer.evaluation.tables import render
+from lancer.formats.nuggets import Nugget, Topic
 from lancer.formats.qrels import Qrel
 
 
@@ -111,6 +113,37 @@ def test_latex_per_query(results: Results) -> None:
     assert "q0 & new\\_run & 1.0000 (+1.0000) & 1.0000 (+0.3691) \\\\" in lines
 
 
+def test_latex_prints_every_character_of_a_tag() -> None:
+    qrels = [Qrel("q", "0", "a", 1)]
+    tag = r"a&b_50%|<x>\\y{z}~^#$"
+    runs = {name: evaluate({"q": ["a"]}, qrels, parse_measures("P@1")) for name in (tag,)}
+    row = next(line for line in render(collect(runs), "latex").splitlines() if line.startswith("a"))
+    assert row == (
+        r"a\&b\_50\%\textbar{}\textless{}x\textgreater{}\textbackslash{}\textbackslash{}y\{z\}"
+        r"\textasciitilde{}\textasciicircum{}\#\$ & 1.0000 & 1.0000 \\"
+    )
+
+
+def test_a_difference_below_zero_has_a_minus_sign_and_none_a_plus() -> None:
+    qrels = [Qrel("q1", "0", "a", 1), Qrel("q2", "0", "a", 1)]
+    measures = parse_measures("P@1")
+    runs = {
+        "bm25": evaluate({"q1": ["a"], "q2": ["x"]}, qrels, measures),
+        "worse": evaluate({"q1": ["x"], "q2": ["x"]}, qrels, measures),
+    }
+    text = render(collect(runs, baseline="bm25"), "latex", per_query=True)
+    assert "q1 & worse & 0.0000 ($-$1.0000) \\\\" in text
+    assert "q2 & worse & 0.0000 (+0.0000) \\\\" in text
+    assert "-0.5000" in render(collect(runs, baseline="bm25"))
+
+
+def test_measures_of_answers_have_no_column_of_judged_documents() -> None:
+    answer = Topic("q", None, (Nugget("fact", "vital", "support"),))
+    lines = render(collect({"answers": evaluate_nuggets([answer])})).splitlines()
+    assert lines[0].split() == ["measure", "run", "mean", "95%", "interval"]
+    assert not any(line.startswith("Judged") for line in lines)
+
+
 def test_another_output_is_a_usage_error(results: Results) -> None:
     with pytest.raises(UsageError, match="output 'jsn' does not exist; did you mean 'json'"):
         render(results, "jsn")
@@ -125,5 +158,5 @@ def test_a_note_of_all_runs_is_said_once() -> None:
     }
     lines = render(collect(runs)).splitlines()
     assert "Note: no query has more than one sub-topic, for StRecall@5." in lines
-    assert "Note on short: queries of the qrels that the run lacks, counted 0: 1 (q2)." in lines
+    assert "Note on short: queries of the judgments that the run lacks, counted 0: 1 (q2)." in lines
     assert sum(line.startswith("Note") for line in lines) == 2

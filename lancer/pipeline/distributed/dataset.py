@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,9 +33,9 @@ class _Carrier:
 
     store: RunStore
     stages: tuple[PlannedStage, ...]
-    done: frozenset[tuple[str, str]]
-    keys: dict[str, dict[str, str]]
-    names: dict[str, str]  # of final tables
+    work: Work
+    parts: dict[tuple[str, str], str]  # (stage, shard) → the name of its part
+    names: dict[str, str]  # shard → the name of its final tables
     journals: dict[str, dict[str, tuple[str, ...]]]
     folders: dict[str, str]  # of journals, by engine
     engines: PooledEngines
@@ -52,8 +52,9 @@ class _Carrier:
             journals=lambda: {name: self._journal(name, shard) for name in stage.stage.engines},
             attempts=self.attempts,
         )
-        uri = self.store.part(stage, shard, self.keys[shard][stage.name])
-        table, report = run_stage(stage, table, uri=uri, done=(stage.name, shard) in self.done, at=at)
+        part = (stage.name, shard)
+        there, redo = self.work.parts.get(part), part not in self.work.done
+        table, report = run_stage(stage, table, name=self.parts[part], there=there, redo=redo, at=at)
         _METERS.count(report)
         line = json.dumps(report.as_dict())
         return table.append_column(f"report:{stage.name}", pa.array([line] * table.num_rows, pa.string()))
@@ -65,6 +66,8 @@ class _Carrier:
     def finish(self, table: pa.Table) -> pa.Table:
         """Commits the shard's final tables; gives one row with the reports."""
         shard = table["shard"][0].as_py()
+        for uri in self.work.finals[shard]:
+            self.store.storage.delete(uri)  # what a retry replaces; an interruption here leaves the shard unfinished
         for folder, content in final_tables(table, self.scale).items():
             self.store.write_table(self.store.uri(folder, self.names[shard]), content)
         reports = [json.loads(table[f"report:{s.name}"][0].as_py()) for s in self.stages]
@@ -102,8 +105,8 @@ def build_dataset(
     carrier = _Carrier(
         store=store,
         stages=plan.stages,
-        done=work.done,
-        keys={s.id: s.keys for s in work.todo},
+        work=replace(work, todo=()),  # their rows travel as blocks
+        parts={(p.name, s.id): store.part(p, s) for s in work.todo for p in plan.stages},
         names={s.id: final_name(plan, s) for s in work.todo},
         journals=journal_files(plan, store, work),
         folders={name: calls_folder(plan, store, name) for name in plan.engines},

@@ -45,7 +45,7 @@ from lancer.pipeline.resume import (
     open_output,
     query_digests,
 )
-from lancer.pipeline.store import RunStore
+from lancer.pipeline.store import RunStore, parquet_bytes
 from lancer.pipeline.summary import RunResult
 from lancer.storage import Storage
 
@@ -78,7 +78,7 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
             say(line)
         record = _record(plan)
         store.write_json(record | {"status": "running"})
-        store.write_table(store.uri(QUERIES), query_digests(plan))
+        store.storage.write(store.uri(QUERIES), parquet_bytes(query_digests(plan)))
         status = "failed"
         try:
             files = _complete(plan, store, work, lease, result, say)
