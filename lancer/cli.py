@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import lancer
-from lancer.errors import LancerError
+from lancer.errors import LancerError, UsageError
 
 INTERRUPTED = 130
 
@@ -58,6 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--endpoint", metavar="URL", help="of that object store (default: the AWS settings)")
     _output_argument(doctor)
 
+    status = _command(commands, "status", "how far a run is, what failed and what it has cost so far", _status)
+    _folder_arguments(status)
+    status.add_argument("--watch", type=_seconds, metavar="SECONDS", help="again and again, while somebody runs it")
+
+    cost = _command(commands, "cost", "what a run has cost, by stage, query and engine", _cost)
+    _folder_arguments(cost)
+
     select = _command(commands, "select", "rankings from a stored coverage matrix, without any engine", _select)
     select.add_argument("--matrix", required=True, metavar="PATH", help="a run folder, coverage.parquet, rating file")
     select.add_argument("--selector", action="append", required=True, metavar="SPEC", help="repeatable")
@@ -67,19 +75,31 @@ def _parser() -> argparse.ArgumentParser:
     select.add_argument("--token-counts", metavar="FILE", help="doc_id<TAB>count lines, for budget")
     select.add_argument("--explain", metavar="FILE", help="JSON Lines: what each document newly covers")
 
-    evaluate = _command(commands, "evaluate", "score runs against judgments", _evaluate)
-    evaluate.add_argument("--run", nargs="+", required=True, metavar="RUN", help="run files or run folders")
+    evaluate = _command(commands, "evaluate", "score runs against judgments, or answers by their nuggets", _evaluate)
+    evaluate.add_argument("--run", nargs="+", default=[], metavar="RUN", help="run files or run folders")
     evaluate.add_argument("--qrels", nargs="+", default=[], metavar="FILE", help="optional when --ratings is given")
     evaluate.add_argument("--measures", default="alpha_nDCG@10 StRecall@10 nDCG@10", metavar="NAMES")
     evaluate.add_argument("--per-query", action="store_true")
     evaluate.add_argument("--output", default="table", choices=("table", "json", "csv", "latex"))
-    evaluate.add_argument("--baseline", metavar="RUN", help="compare the others with this run")
+    evaluate.add_argument("--baseline", metavar="RUN", help="compare the others with this run: its tag, file or folder")
     evaluate.add_argument("--test", choices=("randomisation", "t"))
     evaluate.add_argument("--correction", choices=("holm", "bh"))
     evaluate.add_argument("--ties", default="lancer", choices=("lancer", "trec_eval", "pyndeval"))
-    evaluate.add_argument("--ratings", metavar="FILE", help="the rating matrix that Cov is computed from")
+    evaluate.add_argument("--ratings", metavar="PATH", help="what Cov is computed from: a run folder, a rating file")
     evaluate.add_argument("--ratings-run", metavar="RUN", help="the run that a positional rating file belongs to")
     evaluate.add_argument("--plot", metavar="FILE", help="coverage@k of each run, .png or .svg")
+    evaluate.add_argument(
+        "--assignments",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="nuggets of answers instead of runs, one per system",
+    )
+    evaluate.add_argument(
+        "--without-vital",
+        choices=("zero", "skip"),
+        help="topics without vital nuggets count 0 (default) or are left out",
+    )
     return parser
 
 
@@ -95,6 +115,22 @@ def _config_arguments(parser: argparse.ArgumentParser) -> None:
         "overrides", nargs="*", default=[], metavar="key.path=value", help="changes to it; values are YAML"
     )
     _output_argument(parser)
+
+
+def _folder_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder, local or s3://")
+    parser.add_argument("--endpoint", metavar="URL", help="of its object store (default: the AWS settings)")
+    _output_argument(parser)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a number of seconds above 0")
+    return seconds
 
 
 def _output_argument(parser: argparse.ArgumentParser) -> None:
@@ -154,6 +190,37 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return 0 if all(check.ok for check in checks) else 5
 
 
+def _status(arguments: argparse.Namespace) -> int:
+    from lancer.pipeline.status import StatusReader
+    from lancer.pipeline.status_tables import render_status
+    from lancer.pipeline.summary import wide_console
+
+    reader, console = StatusReader(arguments.run, arguments.endpoint), wide_console()
+    with contextlib.suppress(KeyboardInterrupt):  # it ends the watching, not the run
+        for status in reader.watch(arguments.watch) if arguments.watch else [reader.read()]:
+            if arguments.form == "json":
+                _print_json(status.as_dict())
+            else:
+                if arguments.watch:
+                    console.clear()
+                console.print(render_status(status))
+            sys.stdout.flush()
+    return 0
+
+
+def _cost(arguments: argparse.Namespace) -> int:
+    from lancer.pipeline.cost import read_cost
+    from lancer.pipeline.cost_tables import render_cost
+    from lancer.pipeline.summary import wide_console
+
+    cost = read_cost(arguments.run, arguments.endpoint)
+    if arguments.form == "json":
+        _print_json(cost.as_dict())
+    else:
+        wide_console().print(render_cost(cost))
+    return 0
+
+
 def _select(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.reselect import reselect
 
@@ -178,6 +245,12 @@ def _select(arguments: argparse.Namespace) -> int:
 def _evaluate(arguments: argparse.Namespace) -> int:
     from lancer.evaluation.command import evaluate_command
 
+    if arguments.assignments:
+        return _evaluate_nuggets(arguments)
+    if not arguments.run:
+        raise UsageError("evaluate needs --run or --assignments")
+    if arguments.without_vital:
+        raise UsageError("--without-vital is about --assignments, of which there are none")
     text = evaluate_command(
         runs=arguments.run,
         qrels=arguments.qrels,
@@ -191,6 +264,26 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         plot=arguments.plot,
         ratings=arguments.ratings,
         ratings_run=arguments.ratings_run,
+    )
+    sys.stdout.write(text.rstrip("\n") + "\n")
+    return 0
+
+
+def _evaluate_nuggets(arguments: argparse.Namespace) -> int:
+    from lancer.evaluation.command import evaluate_nuggets_command
+
+    of_runs = [name for name in ("run", "qrels", "ratings", "ratings_run", "plot") if getattr(arguments, name)]
+    if of_runs:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in of_runs)
+        raise UsageError(f"--assignments are evaluated by themselves, without {names}")
+    text = evaluate_nuggets_command(
+        arguments.assignments,
+        per_query=arguments.per_query,
+        output=arguments.output,
+        baseline=arguments.baseline,
+        test=arguments.test,
+        correction=arguments.correction,
+        without_vital=arguments.without_vital or "zero",
     )
     sys.stdout.write(text.rstrip("\n") + "\n")
     return 0

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 FIRST_STAGE: Final = "first-stage"  # where a selector's name is asked for and none selected
 
@@ -115,6 +115,8 @@ LEDGER_SCHEMA: Final = pa.schema(
         pa.field("latency_max_s", pa.float64()),
         pa.field("reused_calls", pa.int64(), nullable=False),  # answered from earlier calls: paid already
         pa.field("reused_tokens", pa.int64(), nullable=False),  # prompt and output tokens of those
+        pa.field("reused_cached_tokens", pa.int64(), nullable=False),  # among them
+        pa.field("reused_output_tokens", pa.int64(), nullable=False),
     ]
 )
 FAILURE_SCHEMA: Final = pa.schema(

@@ -18,7 +18,7 @@ import threading
 import urllib.parse
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
@@ -34,6 +34,8 @@ _MULTIPART_BYTES: Final = 100 * 1000 * 1000
 _SPOOL_BYTES: Final = 16 * 1024 * 1024  # open_write to S3 keeps this much in memory, then uses a temporary file
 _READ_BUFFER_BYTES: Final = 1024 * 1024
 _READ_ATTEMPTS: Final = 4  # of one read of an open object; botocore itself retries requests, not broken bodies
+_CONNECT_S: Final = 10.0
+_ANSWER_S: Final = 60.0  # without a byte
 _NAME_LIMIT: Final = 150  # file systems allow 255 bytes in a name; callers add suffixes
 _MISSING: Final = frozenset({"NoSuchKey", "NoSuchBucket", "NotFound", "404"})
 _DENIED: Final = frozenset(
@@ -53,10 +55,11 @@ class StorageConfig(Closed):
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored file; `size` in bytes."""
+    """One stored file; `size` in bytes, `modified` in seconds since 1970 by the store's clock."""
 
     uri: str
     size: int
+    modified: float = field(default=0.0, compare=False)
 
 
 def is_remote(uri: str) -> bool:
@@ -147,6 +150,10 @@ class Storage:
                 return False
             _sync(Path(uri).parent)
             return True
+
+    def creates_once(self, uri: str, data: bytes) -> bool:
+        """Whether the store itself refuses to `create` the file `uri` a second time; it is there, and holds `data`."""
+        return not (is_remote(uri) and self._put_if_absent(uri, data))
 
     def exists(self, uri: str) -> bool:
         """Whether `uri` is a file (not a folder)."""
@@ -252,7 +259,7 @@ class Storage:
             for page in self._s3().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
                 for item in page.get("Contents", []):
                     if not item["Key"].endswith("/"):  # a folder marker some tools leave
-                        yield Entry(f"{_S3}{bucket}/{item['Key']}", int(item["Size"]))
+                        yield Entry(f"{_S3}{bucket}/{item['Key']}", int(item["Size"]), item["LastModified"].timestamp())
 
     @contextlib.contextmanager
     def _s3_errors(self, uri: str, operation: str) -> Iterator[None]:
@@ -398,8 +405,8 @@ def _new_client(config: StorageConfig) -> Any:
     # The two checksum settings: rclone and older Ceph refuse the checksums that botocore adds by default.
     endpoint = config.endpoint_override or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     settings = Config(
-        connect_timeout=10,
-        read_timeout=60,
+        connect_timeout=_CONNECT_S,
+        read_timeout=_ANSWER_S,
         retries={"mode": "standard", "total_max_attempts": 4},
         max_pool_connections=16,
         request_checksum_calculation="when_required",
@@ -419,7 +426,8 @@ def _list_local(folder: str) -> Iterator[Entry]:
         for name in names:
             uri = join(folder, name) if below == "." else join(folder, below, name)
             with contextlib.suppress(FileNotFoundError):  # removed since the walk saw it
-                yield Entry(uri, os.stat(uri).st_size)
+                found = os.stat(uri)
+                yield Entry(uri, found.st_size, found.st_mtime)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from pydantic import Field
 
 from lancer.closed import Closed
 from lancer.engines.embedded import resolve_model
+from lancer.engines.meter import Meter
 from lancer.engines.protocols import Block, EngineClock, ScoredBlock
 from lancer.errors import EngineError, SetupError, UsageError
 
@@ -62,13 +63,12 @@ class BiEncoder:
     """
 
     def __init__(self, config: BiEncoderConfig) -> None:
-        began = time.monotonic()
+        self._meter = Meter()
         self.config = config
         self.truncated = 0  # texts cut to max_tokens so far
         self._lock = threading.Lock()
-        self._busy_s, self._calls, self._tokens = 0.0, 0, 0
         self._tokenizer, self._model, self._device = _load(config)
-        self._startup_s = time.monotonic() - began
+        self._meter.ready()
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
         """See `PairScorer.score`. EngineError: out of memory."""
@@ -76,22 +76,22 @@ class BiEncoder:
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Unit vectors, shape (texts, dimensions), without prefixes; equal texts are embedded once."""
-        with self._lock:
+        with self._lock, self._meter:
             return self._embed(texts)[0]
 
     def clock(self) -> EngineClock:
         """Start-up until the model is loaded; busy = embedding; a call is a block."""
-        return EngineClock(startup_s=self._startup_s, busy_s=self._busy_s, calls=self._calls, tokens=self._tokens)
+        return self._meter.clock()
 
     def _score(self, block: Block) -> ScoredBlock:
         documents = [self.config.document_prefix + text for text in block.documents]
         sub_questions = [self.config.query_prefix + text for text in block.sub_questions]
         submitted = time.monotonic()
-        with self._lock:
+        with self._lock, self._meter:
             began = time.monotonic()
             vectors, tokens = self._embed(documents + sub_questions)
-            self._calls += 1
             ended = time.monotonic()
+        self._meter.add(calls=1)
         # In doubles the sum does not depend, after rounding, on where in the matrix a pair is.
         wide = vectors.astype(np.float64)
         cosines = wide[: len(documents)] @ wide[len(documents) :].T
@@ -99,15 +99,13 @@ class BiEncoder:
         return ScoredBlock(scores=scores, tokens=tokens, queue_s=began - submitted, run_s=ended - began)
 
     def _embed(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.float32], int]:
-        began = time.monotonic()
         distinct = list(dict.fromkeys(texts))
         token_ids = self._tokenize(distinct)
         vectors = np.zeros((len(distinct), self._model.config.hidden_size), np.float32)
         for rows in _pack(token_ids, self.config.batch_tokens):
             vectors[rows] = self._forward([token_ids[row] for row in rows])
         tokens = sum(map(len, token_ids))
-        self._tokens += tokens
-        self._busy_s += time.monotonic() - began
+        self._meter.add(tokens=tokens)
         row_of = {text: row for row, text in enumerate(distinct)}
         return vectors[[row_of[text] for text in texts]], tokens
 

@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 
 from lancer.closed import Closed
 from lancer.engines.embedded import resolve_model
+from lancer.engines.meter import Meter
 from lancer.engines.packed_attention import varlen_available
 from lancer.engines.packed_classifiers import TYPES, PackedClassifier, Placement, packed_classifier
 from lancer.engines.pair_packing import Inputs, IntArray, Pack, PairTemplate, Windows, build_inputs, split
@@ -90,15 +91,14 @@ class CrossEncoder:
     """
 
     def __init__(self, config: CrossEncoderConfig) -> None:
-        began = time.monotonic()
+        self._meter = Meter()
         self.config = config
         self._tokenizer_lock, self._lock = threading.Lock(), threading.Lock()
-        self._busy_s, self._calls, self._tokens = 0.0, 0, 0
         self._most = config.batch_tokens  # less once a pack has not fitted the memory, until the call ends
         self._classifier: PackedClassifier | None
         self._tokenizer, self._template, self._classifier, threads = _load(config)
         self._threads = ThreadPoolExecutor(threads, "cross-encoder", initializer=_one_thread_each)
-        self._startup_s = time.monotonic() - began
+        self._meter.ready()
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
         """See `PairScorer.score`. A pair that several blocks have is paid by the first of them.
@@ -107,15 +107,14 @@ class CrossEncoder:
             EngineError: the model failed, one pair alone does not fit the memory, or the engine is closed.
         """
         submitted = time.monotonic()
-        cells = _Cells.of(blocks)
-        inputs = self._inputs(cells)
-        with self._lock:
-            began = time.monotonic()
-            scores = self._scores(inputs, len(cells.pairs))
-            run_s = time.monotonic() - began
-            self._busy_s += run_s
-            self._calls += len(blocks)
-            self._tokens += int(inputs.total.sum())
+        with self._meter:
+            cells = _Cells.of(blocks)
+            inputs = self._inputs(cells)
+            with self._lock:
+                began = time.monotonic()
+                scores = self._scores(inputs, len(cells.pairs))
+                run_s = time.monotonic() - began
+        self._meter.add(calls=len(blocks), tokens=int(inputs.total.sum()))
         tokens = np.bincount(cells.payer[inputs.pair_of], weights=inputs.total, minlength=len(blocks))
         shares = tokens / max(1.0, tokens.sum())
         shapes = [(len(block.documents), len(block.sub_questions)) for block in blocks]
@@ -131,8 +130,11 @@ class CrossEncoder:
         ]
 
     def clock(self) -> EngineClock:
-        """Start-up until the model is loaded; busy = computing; a call is a block; tokens include the special ones."""
-        return EngineClock(startup_s=self._startup_s, busy_s=self._busy_s, calls=self._calls, tokens=self._tokens)
+        """Start-up until the model is loaded; busy = tokenising or computing; a call is a block.
+
+        Tokens include the special ones.
+        """
+        return self._meter.clock()
 
     def close(self) -> None:
         """Free the model. May be called again."""

@@ -108,14 +108,13 @@ class HttpEngine:
     """
 
     def __init__(self, config: HttpConfig) -> None:
-        began = time.monotonic()
+        self._meter = Meter()
         self.config = config
         self._key = _read_key(config.api_key_env)
         self._lock = threading.Lock()  # guards the next two
         self._ended = ""  # why no call is served any more
         self._waiting: set[_Call] = set()
         self._order = itertools.count()
-        self._meter = Meter()
         self._answered, self._failed_in_row = False, 0
         self._warned = False
         logger = logging.getLogger("httpx")  # it says one line per request at INFO
@@ -124,7 +123,7 @@ class HttpEngine:
         self._thread = threading.Thread(target=self._run, args=(started,), name="http-engine", daemon=True)
         self._thread.start()
         self._loop = started.result()
-        self._startup_s = time.monotonic() - began
+        self._meter.ready()
 
     def generate(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
@@ -144,7 +143,7 @@ class HttpEngine:
 
     def clock(self) -> EngineClock:
         """Start-up until calls are taken; busy = some request in flight; calls that ended, answered or not."""
-        return self._meter.clock(self._startup_s)
+        return self._meter.clock()
 
     def close(self) -> None:
         """Drop what is in flight and end the thread; waiting calls get EngineError. May be called again."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -21,6 +20,7 @@ from lancer.engines import documents
 from lancer.engines.documents import DocumentStore, build_store
 from lancer.engines.jvm import JAVA_LOCK, java_home, java_message, start_jvm
 from lancer.engines.lucene_index import INDEX_VERSION, build_index, find_index
+from lancer.engines.meter import Meter
 from lancer.engines.protocols import EngineClock, Hit
 from lancer.errors import EngineError, InputError, SetupError, UsageError, nearest
 from lancer.formats.aliases import BODIES
@@ -100,10 +100,9 @@ class LuceneEngine:
     """
 
     def __init__(self, config: LuceneConfig, corpus: str | None, corpus_digest: str | None, storage: Storage) -> None:
-        began = time.monotonic()
+        self._meter = Meter()
         self._config = config
         self._store: DocumentStore | None = None
-        self._busy_s, self._calls = 0.0, 0
         digest = corpus_digest or ""
         if corpus is not None:
             digest = digest or documents.corpus_digest(corpus, storage)
@@ -124,11 +123,11 @@ class LuceneEngine:
             raise UsageError("a lucene engine needs a corpus to index, or `index`")
         with JAVA_LOCK:
             self._searcher = self._open(config.index or str(self.folder))
-        self._startup_s = time.monotonic() - began
+        self._meter.ready()
 
     def clock(self) -> EngineClock:
-        """Start-up with building the index; busy = inside Lucene; one call per query; no tokens."""
-        return EngineClock(startup_s=self._startup_s, busy_s=self._busy_s, calls=self._calls, tokens=0)
+        """Start-up with building the index; busy = searching or reading texts; one call per query; no tokens."""
+        return self._meter.clock()
 
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
         """At most `depth` hits per query: by score, then by doc_id. No term of a query in the index: [].
@@ -137,14 +136,18 @@ class LuceneEngine:
         each of a tie by 1e-6 more than the one before, so that the order survives sorting by score.
         """
         hits: list[list[Hit]] = []
-        for start in range(0, len(queries), _QUERIES_PER_CALL):
-            hits += self._search(queries[start : start + _QUERIES_PER_CALL], depth)
+        with self._meter:
+            for start in range(0, len(queries), _QUERIES_PER_CALL):
+                hits += self._search(queries[start : start + _QUERIES_PER_CALL], depth)
+        self._meter.add(calls=len(queries))
         return hits
 
     def texts(self, doc_ids: Sequence[str]) -> list[str | None]:
         """As `Documents`. InputError: no corpus was given, and the index stores no text of any of them."""
-        if self._store is not None:
-            return self._store.texts(doc_ids)
+        with self._meter:
+            return self._store.texts(doc_ids) if self._store is not None else self._stored_texts(doc_ids)
+
+    def _stored_texts(self, doc_ids: Sequence[str]) -> list[str | None]:
         with self._java():
             ids = self._list(dict.fromkeys(doc_ids))
             found = self._searcher.batch_get_docs(ids, self._config.threads).entrySet().toArray()
@@ -156,12 +159,9 @@ class LuceneEngine:
 
     def _search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
         with self._java():
-            began = time.monotonic()
             texts, keys = self._list(queries), self._list(map(str, range(len(queries))))
             answer = self._searcher.batch_search(texts, keys, depth, self._config.threads).entrySet().toArray()
             found = {e.getKey(): [Hit(doc.docid, doc.score) for doc in e.getValue()] for e in answer}
-            self._busy_s += time.monotonic() - began  # under the lock: one writer
-            self._calls += len(queries)
         return [found[str(key)] for key in range(len(queries))]
 
     @contextmanager

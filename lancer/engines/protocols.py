@@ -75,10 +75,14 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineClock:
-    """Seconds of one engine by its own timestamps, and what it has done so far."""
+    """Seconds of one engine by its own timestamps, and what it has done so far.
+
+    The three kinds of time add up to the engine's age; idle = ready with nothing to do.
+    """
 
     startup_s: float
     busy_s: float
+    idle_s: float
     calls: int
     tokens: int
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Final, Literal, Protocol
@@ -75,14 +74,13 @@ class ReplayEngine:
     """
 
     def __init__(self, config: ReplayConfig, storage: Storage) -> None:
-        began = time.monotonic()
+        self._meter = Meter()
         self.config = config
         records = _read(config.path, storage, keyed=config.order == "digest")
         self._by_key = dict(records)
         self._in_order = iter(self._by_key.values())
         self._lock = threading.Lock()
-        self._meter = Meter()
-        self._startup_s = time.monotonic() - began
+        self._meter.ready()
 
     def generate(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
@@ -100,7 +98,7 @@ class ReplayEngine:
 
     def clock(self) -> EngineClock:
         """Start-up = reading the file; busy = looking records up; tokens as recorded."""
-        return self._meter.clock(self._startup_s)
+        return self._meter.clock()
 
     def close(self) -> None:
         """Nothing to free."""

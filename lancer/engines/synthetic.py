@@ -41,6 +41,7 @@ class SyntheticEngine:
     def __init__(self, config: SyntheticConfig) -> None:
         self.config = config
         self._meter = Meter()
+        self._meter.ready()
 
     def generate(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
@@ -54,8 +55,8 @@ class SyntheticEngine:
         return answers
 
     def clock(self) -> EngineClock:
-        """No start-up; busy = some call is being answered."""
-        return self._meter.clock(0.0)
+        """Hardly any start-up; busy = some call is being answered."""
+        return self._meter.clock()
 
     def close(self) -> None:
         """Nothing to free."""

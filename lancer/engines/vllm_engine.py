@@ -22,6 +22,7 @@ from pydantic import Field
 
 from lancer.closed import Closed
 from lancer.engines.embedded import resolve_model
+from lancer.engines.meter import Meter
 from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
 from lancer.errors import EngineDied, EngineError, LancerError, SetupError, UsageError
 
@@ -85,7 +86,7 @@ class VllmEngine:
     """
 
     def __init__(self, config: VllmConfig) -> None:
-        began = time.monotonic()
+        self._meter = Meter()
         self.config = config
         self._changed = threading.Condition()  # guards the next four
         self._inbox: list[tuple[int, int, _Request]] = []
@@ -94,12 +95,11 @@ class VllmEngine:
         self._order = itertools.count()
         self._running: dict[str, _Request] = {}  # of the stepping thread
         self._tokenizer_lock = threading.Lock()
-        self._busy_s, self._calls, self._tokens = 0.0, 0, 0
         started: Future[tuple[Any, int]] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="vllm-step", daemon=True)
         self._thread.start()
         self._tokenizer, self._max_model_len = started.result()
-        self._startup_s = time.monotonic() - began
+        self._meter.ready()
 
     def generate(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
@@ -120,7 +120,7 @@ class VllmEngine:
 
     def clock(self) -> EngineClock:
         """Start-up until a call can run; busy = stepping with requests to serve; tokens of prompts and outputs."""
-        return EngineClock(startup_s=self._startup_s, busy_s=self._busy_s, calls=self._calls, tokens=self._tokens)
+        return self._meter.clock()
 
     def close(self) -> None:
         """End the thread and free the model; waiting calls get EngineError. May be called again."""
@@ -169,19 +169,24 @@ class VllmEngine:
         engine.engine_core.shutdown()
 
     def _serve(self, engine: Any) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._inbox or self._running or self._closing)
-                if self._closing:
-                    return
-                self._inbox.sort(key=lambda entry: entry[:2])
-                admitted, self._inbox = self._inbox[:ADMIT_PER_STEP], self._inbox[ADMIT_PER_STEP:]
-            began = time.monotonic()
-            for _, number, request in admitted:
-                self._admit(engine, f"{number:012d}", request)
-            for output in engine.step():
-                self._finish(output)
-            self._busy_s += time.monotonic() - began
+        while self._wait():
+            with self._meter:
+                self._step(engine)
+
+    def _wait(self) -> bool:
+        """Until there is something to do; False = the engine is being closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._inbox or self._running or self._closing)
+            return not self._closing
+
+    def _step(self, engine: Any) -> None:
+        with self._changed:
+            self._inbox.sort(key=lambda entry: entry[:2])
+            admitted, self._inbox = self._inbox[:ADMIT_PER_STEP], self._inbox[ADMIT_PER_STEP:]
+        for _, number, request in admitted:
+            self._admit(engine, f"{number:012d}", request)
+        for output in engine.step():
+            self._finish(output)
 
     def _admit(self, engine: Any, request_id: str, request: _Request) -> None:
         from vllm.exceptions import VLLMClientError
@@ -208,8 +213,7 @@ class VllmEngine:
             queue_s=max(0.0, times.scheduled_ts - request.submitted),
             run_s=max(0.0, times.last_token_ts - times.scheduled_ts),
         )
-        self._calls += 1
-        self._tokens += generation.prompt_tokens + generation.output_tokens
+        self._meter.count([generation])
         request.done.set_result(generation)
 
 

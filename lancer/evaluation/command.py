@@ -22,6 +22,7 @@ from lancer.evaluation.results import Results, collect
 from lancer.evaluation.significance import CORRECTIONS, TESTS
 from lancer.evaluation.tables import OUTPUTS, render
 from lancer.formats.nuggets import read_nuggets
+from lancer.formats.ratings import is_positional
 from lancer.formats.runs import Run, read_run
 from lancer.schema import Scale
 from lancer.storage import Storage
@@ -74,10 +75,13 @@ def evaluate_command(
     judgments = read_all_qrels(qrels, storage) if qrels else None
     named = read_runs(runs, storage)
     name = None if baseline is None else _baseline(baseline, named, storage)
+    shared = []
+    if ratings is not None and ratings_run is not None and is_positional(ratings, storage):
+        shared.append(f"{ratings} has no document ids: row i is taken for document i of {ratings_run}")
     evaluations = {}
     for run_name, (_, run) in named.items():
         evaluation = evaluate(run.rankings, judgments, asked, ties=ties, ratings=rated)
-        evaluations[run_name] = replace(evaluation, notes=(*run.notes, *evaluation.notes))
+        evaluations[run_name] = replace(evaluation, notes=(*run.notes, *shared, *evaluation.notes))
     results = collect(evaluations, baseline=name, test=test, correction=correction)
     if plot is not None:
         orders = {

@@ -196,7 +196,7 @@ def _about(judgments: Judgments, measures: Sequence[Measure]) -> list[str]:
         notes.append(f"no query has more than one sub-topic, for {', '.join(by_topic)}")
     for measure in measures:
         level = measure["rel"] if "rel" in measure.SUPPORTED_PARAMS else 1
-        if isinstance(level, int) and level > judgments.highest:
+        if isinstance(level, int) and level > judgments.highest and measure.NAME not in ("Judged", "NumQ"):
             notes.append(f"{measure} is 0: no grade reaches {level}, the highest is {judgments.highest}")
         if measure.NAME in DIVERSITY and (cutoff_of(measure) or 0) > NDEVAL_DEPTH:
             notes.append(f"{measure} is computed by lancer, ndeval stops at {NDEVAL_DEPTH}")

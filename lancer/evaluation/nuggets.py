@@ -69,7 +69,8 @@ def evaluate_nuggets(topics: Iterable[Topic], *, without_vital: str = "zero") ->
     unknown = unknown_words(topics)
     if unknown:
         words = ", ".join(f"{word} {count}" for word, count in unknown.most_common(5))
-        notes.append(f"nuggets with an unknown importance (weight 0) or assignment (no support): {words}")
+        weights = "weight 0 in the weighted measures"
+        notes.append(f"nuggets with an unknown importance ({weights}) or assignment (no support): {words}")
     return Evaluation(
         per_query=per_query,
         mean={name: math.fsum(row.values()) / len(row) for name, row in per_query.items()},

@@ -68,6 +68,17 @@ def read_ratings(path: str | Path, run: Run | None = None, storage: Storage | No
     return {query_id: _matrix(documents) for query_id, documents in queries.items()}
 
 
+def is_positional(path: str | Path, storage: Storage | None = None) -> bool:
+    """Whether a rating file has no document ids: then another run of the same shape cannot be told from its own.
+
+    False for folders and Parquet files.
+    """
+    if str(path).endswith(".parquet") or not (storage or Storage()).exists(str(path)):
+        return False
+    _, first = next(read_records(path, storage), (None, {"rating": None}))
+    return "rating" not in first
+
+
 def write_ratings(path: str | Path, matrices: Mapping[str, RatingMatrix], storage: Storage | None = None) -> None:
     """Writes keyed JSON Lines, one per cell; a cell without a value has `"rating": null`."""
     with (storage or Storage()).open_write(str(path)) as file:

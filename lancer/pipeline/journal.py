@@ -5,20 +5,23 @@ engine, and its answer is written down within `FLUSH_S`. So a killed shard goes 
 the old answers again, added queries pay for themselves only, and runs that share a `store` share their calls. A key
 covers all that an answer depends on: the request itself here, the engine and its model by the folder.
 
-    <store>/calls/<engine identity>/<shard prefix>-<writer>-<number>.parquet
+    <store>/calls/<engine identity>/<shard prefix>-<writer>-<number>-<digest>.parquet
 
-Failed calls are not written down: they are made again.
+Failed calls are not written down: they are made again. So are those of a damaged file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -37,8 +40,11 @@ from lancer.engines.protocols import (
     TextEngine,
 )
 from lancer.engines.replay import request_digest
+from lancer.errors import InputError, LancerError
 from lancer.stages.base import Engines
 from lancer.storage import Storage, join
+
+log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 20.0  # a kill loses what was answered since
 CHUNK: Final = 512  # prompts of one call of the engine
@@ -64,33 +70,37 @@ def call_prefix(name: str) -> str:
     return name.rsplit("/", 1)[-1].split("-", 1)[0]
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A row of `CALL_SCHEMA`. `reused`: paid already; else made for this shard just now, by a call that then failed."""
+
+    row: dict[str, Any]
+    reused: bool
+
+
 class Journal:
     """The answers of one engine for one shard: `files` are what is there, new ones go below `folder`."""
 
     def __init__(self, storage: Storage, folder: str, prefix: str, files: Iterable[str] = ()) -> None:
         self._storage, self._folder, self._prefix = storage, folder, prefix
         self._files = tuple(files)
-        self._known: dict[str, dict[str, Any]] | None = None
+        self._known: dict[str, Answer] | None = None
         self._new: list[dict[str, Any]] = []
         self._own: list[str] = []
         self._lock = threading.Lock()
         self._writer = uuid.uuid4().hex[:12]
         self._flushed = time.monotonic()
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> Answer | None:
         """The answer to a call, or None. The files are read at the first call."""
         with self._lock:
-            if self._known is None:
-                self._known = {}
-                for uri in self._files:
-                    table = pq.read_table(io.BytesIO(self._storage.read(uri)), schema=CALL_SCHEMA)
-                    self._known.update((row["key"], row) for row in table.to_pylist())
-            return self._known.get(key)
+            return self._answers().get(key)
 
-    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
         """Takes answers; writes them when the last time is `FLUSH_S` ago."""
         with self._lock:
             self._new.extend(rows)
+            self._answers().update((row["key"], Answer(row, reused=False)) for row in rows)
             if time.monotonic() - self._flushed >= FLUSH_S:
                 self._write()
 
@@ -98,23 +108,40 @@ class Journal:
         """Writes what is not yet written, as one file with what this writer wrote before."""
         with self._lock:
             if self._own and (self._new or len(self._own) > 1):
-                parts = [pq.read_table(io.BytesIO(self._storage.read(uri)), schema=CALL_SCHEMA) for uri in self._own]
-                self._new = [row for part in parts for row in part.to_pylist()] + self._new
+                self._new = [row for uri in self._own for row in self._read(uri)] + self._new
                 before, self._own = self._own, []
                 self._write(number=len(before))
                 for uri in before:
                     self._storage.delete(uri)
             self._write()
 
+    def _answers(self) -> dict[str, Answer]:
+        if self._known is None:
+            self._known = {row["key"]: Answer(row, reused=True) for uri in self._files for row in self._read(uri)}
+        return self._known
+
+    def _read(self, uri: str) -> list[dict[str, Any]]:
+        """The rows of a file; none when it is gone (its writer has put it together with others) or damaged."""
+        try:
+            data = self._storage.read(uri)
+        except InputError:
+            return []
+        if not uri.endswith(f"-{_digest(data)}.parquet"):
+            log.warning("%s is damaged: what was answered there is asked again", uri)
+            return []
+        table = pq.read_table(io.BytesIO(data))
+        return table.to_pylist() if table.schema.equals(CALL_SCHEMA) else []
+
     def _write(self, number: int | None = None) -> None:
         self._flushed = time.monotonic()
         if not self._new:
             return
         number = len(self._own) if number is None else number
-        uri = join(self._folder, f"{self._prefix}-{self._writer}-{number:04d}.parquet")
         buffer = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(self._new, schema=CALL_SCHEMA), buffer, compression="zstd")
-        self._storage.write(uri, buffer.getvalue())
+        data = buffer.getvalue()
+        uri = join(self._folder, f"{self._prefix}-{self._writer}-{number:04d}-{_digest(data)}.parquet")
+        self._storage.write(uri, data)
         self._own.append(uri)
         self._new = []
 
@@ -143,9 +170,13 @@ class JournalledText:
                     running[pool.submit(self._engine.generate, asked, sampling, priority=priority)] = chunk
                 while running:
                     self._collect(running, keys, answers)
-            finally:
+            except LancerError:
                 for future in running:
                     future.cancel()
+                for future, chunk in running.items():
+                    with suppress(LancerError, CancelledError):
+                        self._take(chunk, future.result(), keys, answers)
+                raise
         return [answer for answer in answers if answer is not None]
 
     def _collect(
@@ -153,12 +184,14 @@ class JournalledText:
     ) -> None:
         for future in wait(running, return_when=FIRST_COMPLETED).done:
             chunk = running.pop(future)
-            rows = []
-            for i, generation in zip(chunk, future.result(), strict=True):
-                answers[i] = generation
-                if not generation.error:
-                    rows.append(_text_row(keys[i], generation))
-            self._journal.add(rows)
+            self._take(chunk, future.result(), keys, answers)
+
+    def _take(
+        self, chunk: list[int], generations: list[Generation], keys: list[str], answers: list[Generation | None]
+    ) -> None:
+        for i, generation in zip(chunk, generations, strict=True):
+            answers[i] = generation
+        self._journal.add([_text_row(keys[i], g) for i, g in zip(chunk, generations, strict=True) if not g.error])
 
 
 class JournalledScorer:
@@ -212,19 +245,25 @@ def block_digest(block: Block) -> str:
     return digest.hexdigest()
 
 
-def _generation(row: dict[str, Any] | None) -> Generation | None:
-    if row is None:
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def _generation(answer: Answer | None) -> Generation | None:
+    if answer is None:
         return None
+    row = answer.row
     counts = {n: row[n] for n in ("prompt_tokens", "cached_tokens", "output_tokens", "queue_s", "run_s")}
-    return Generation(text=row["text"], finish=row["finish"], reused=True, **counts)
+    return Generation(text=row["text"], finish=row["finish"], reused=answer.reused, **counts)
 
 
-def _scored(row: dict[str, Any] | None, block: Block) -> ScoredBlock | None:
-    if row is None:
+def _scored(answer: Answer | None, block: Block) -> ScoredBlock | None:
+    if answer is None:
         return None
+    row = answer.row
     scores = np.array(row["scores"], dtype=np.float32).reshape(len(block.documents), len(block.sub_questions))
     return ScoredBlock(
-        scores=scores, tokens=row["prompt_tokens"], queue_s=row["queue_s"], run_s=row["run_s"], reused=True
+        scores=scores, tokens=row["prompt_tokens"], queue_s=row["queue_s"], run_s=row["run_s"], reused=answer.reused
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
@@ -21,6 +22,8 @@ from typing import Any, Final
 
 from lancer.errors import LancerError, OutputError
 from lancer.storage import Storage, join
+
+log = logging.getLogger(__name__)
 
 BEAT_S: Final = 5.0
 DEAD_S: Final = 30.0  # without a heartbeat
@@ -41,10 +44,11 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self.lost = ""
 
-    def start(self, report: Callable[[], dict[str, Any]]) -> None:
-        """Begins the heartbeat; `report` is called from its thread."""
+    def start(self, report: Callable[[], dict[str, Any]] = dict) -> None:
+        """Begins the heartbeat, or gives it another `report`, which is called from its thread."""
         self._report = report
-        self._thread.start()
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def check(self) -> None:
         """OutputError when another session has taken the folder."""
@@ -57,7 +61,10 @@ class Lease:
         if self._thread.is_alive():
             self._thread.join()
         if not self.lost:
-            self._write(status)
+            try:
+                self._write(status)
+            except LancerError as error:  # a full disk, a store that is down: what the session ended with counts more
+                log.warning("the last record of session %d could not be written: %s", self.token, error)
 
     def _beat(self) -> None:
         while not self._end.wait(BEAT_S):
@@ -102,6 +109,7 @@ def leased(storage: Storage, root: str, say: Say) -> Iterator[Lease]:
     OutputError: another session holds it.
     """
     lease = take(storage, root, say)
+    lease.start()
     status = "failed"
     try:
         yield lease
@@ -153,7 +161,7 @@ def _create(storage: Storage, root: str, token: int, say: Say) -> Lease | None:
     uri = session_uri(root, token)
     if not storage.create(uri, record):
         return None
-    if storage.create(uri, record):
+    if not storage.creates_once(uri, record):
         say(f"warning: {root} is on a store without conditional puts: two runs on it at once are not kept apart")
     return Lease(storage, root, token)
 

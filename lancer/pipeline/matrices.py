@@ -8,6 +8,7 @@ import numpy as np
 
 from lancer.errors import InputError
 from lancer.formats.coverage import StoredMatrix, read_stored_matrices
+from lancer.formats.ratings import is_positional
 from lancer.formats.runs import Run
 from lancer.schema import Scale
 from lancer.selection import CoverageMatrix
@@ -52,7 +53,12 @@ def read_matrices(path: str, storage: Storage, run: Run | None, notes: list[str]
     InputError: what `read_stored_matrices` refuses, nothing in common with the run.
     """
     matrices = read_stored_matrices(path, run, storage)
-    yield from matrices if run is None else _of_run(matrices, run, path, notes)
+    if run is None:
+        yield from matrices
+        return
+    yield from _of_run(matrices, run, path, notes)
+    if is_positional(path, storage):
+        notes.append(f"{path} has no document ids: row i is taken for document i of the run")
 
 
 def _of_run(matrices: Iterator[StoredMatrix], run: Run, path: str, notes: list[str]) -> Iterator[StoredMatrix]:

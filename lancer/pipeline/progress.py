@@ -47,7 +47,7 @@ class Progress(AbstractContextManager["Progress"]):
         """`12/16 queries, 3.1/min, ETA 1:20` and the engines."""
         seconds = time.monotonic() - self._start
         rate = self._done / seconds if seconds > 0 else 0.0
-        eta = _clock((self._total - self._done) / rate) if rate else "--"
+        eta = duration((self._total - self._done) / rate) if rate else "--"
         parts = [f"{self._done}/{self._total} queries", f"{rate * 60:.1f}/min", f"ETA {eta}", self._detail()]
         return ", ".join(part for part in parts if part)
 
@@ -64,7 +64,8 @@ class Progress(AbstractContextManager["Progress"]):
             self._stream.flush()
 
 
-def _clock(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """`1:20`, or `3:00:07` from an hour on."""
     whole = round(seconds)
     hours, rest = divmod(whole, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

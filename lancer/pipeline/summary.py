@@ -126,7 +126,7 @@ def _stage_table(result: RunResult) -> Table:
         "queries/s",
         "failures",
     )
-    table = _table(names)
+    table = plain_table(*names)
     for t in result.stages:
         rate = t.queries_per_s
         counts = (
@@ -147,25 +147,25 @@ def _stage_table(result: RunResult) -> Table:
 
 
 def _engine_table(result: RunResult) -> Table:
-    table = _table(("engine", "start-up s", "busy s", "calls", "tokens"))
+    table = plain_table("engine", "start-up s", "busy s", "idle s", "calls", "tokens")
     for name, clocks in result.engines.items():
         for i, clock in enumerate(clocks):
             label = name if len(clocks) == 1 else f"{name}[{i}]"
-            table.add_row(
-                label, f"{clock.startup_s:.1f}", f"{clock.busy_s:.1f}", f"{clock.calls:,}", f"{clock.tokens:,}"
-            )
+            seconds = [f"{s:.1f}" for s in (clock.startup_s, clock.busy_s, clock.idle_s)]
+            table.add_row(label, *seconds, f"{clock.calls:,}", f"{clock.tokens:,}")
     return table
 
 
 def _measure_table(result: RunResult) -> Table:
     names = list(dict.fromkeys(name for values in result.measures.values() for name in values))
-    table = _table(("ranking", *names))
+    table = plain_table("ranking", *names)
     for file, values in result.measures.items():
         table.add_row(file, *(f"{values[name]:.4f}" if name in values else "-" for name in names))
     return table
 
 
-def _table(names: Iterable[str]) -> Table:
+def plain_table(*names: str) -> Table:
+    """Without lines; the first column to the left, numbers to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(names):
         table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)

@@ -22,8 +22,8 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 OPTIONAL_FIELDS: Final = {
-    "second_order": "a second order of the candidates, for example the bi-encoder's",
-    "token_counts": "the number of tokens of each candidate",
+    "second_order": "a second order of the candidates, for example the bi-encoder's (`lancer select --second-order`)",
+    "token_counts": "the number of tokens of each candidate (`lancer select --token-counts`)",
 }
 
 

@@ -1,7 +1,7 @@
 """How a selector declares its parameters: default, allowed values, and how each is read from and written to a spec.
 
-A parameter is a dataclass field made by `number`, `whole` or `choice`. Options are the parameters that a canonical spec
-leaves out at their default; the others are always written, so that a run tag shows them.
+A parameter is a dataclass field made by `parameter` or `tau_parameter`. Options are the parameters that a canonical
+spec leaves out at their default; the others are always written, so that a run tag shows them.
 """
 
 from __future__ import annotations

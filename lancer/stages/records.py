@@ -34,6 +34,8 @@ class LedgerRecord:
     latency_max_s: float | None = None
     reused_calls: int = 0
     reused_tokens: int = 0
+    reused_cached_tokens: int = 0
+    reused_output_tokens: int = 0
 
     def row(self) -> dict[str, object]:
         """As a row of the ledger table."""
@@ -76,6 +78,8 @@ def of_generations(
         **latencies([g.queue_s + g.run_s for g in generations]),
         reused_calls=len(reused),
         reused_tokens=sum(g.prompt_tokens + g.output_tokens for g in reused),
+        reused_cached_tokens=sum(g.cached_tokens for g in reused),
+        reused_output_tokens=sum(g.output_tokens for g in reused),
     )
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lancer.cli import main
 from lancer.errors import InputError, UsageError
 from lancer.evaluation.command import evaluate_command, evaluate_nuggets_command
-from tests.pipeline.test_matrices import write_coverage, write_ranking
+from tests.coverage_tables import write_coverage, write_ranking
 
 
 @pytest.fixture
@@ -100,6 +101,8 @@ def test_ratings_beside_the_qrels(files: dict[str, str], tmp_path: Path) -> None
     }
     assert means["bm25"] == pytest.approx({"Cov@2": 0.5, "Cov(of='all')@3": 2 / 3})
     assert means["bm25:max"] == pytest.approx({"Cov@2": 1.0, "Cov(of='all')@3": 2 / 3})
+    notes = found["runs"]["bm25"]["notes"]  # type: ignore[index]
+    assert f"{ratings} has no document ids: row i is taken for document i of {files['first']}" in notes
 
 
 def test_the_probabilities_of_a_run_folder(files: dict[str, str], tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_the_probabilities_of_a_run_folder(files: dict[str, str], tmp_path: Path
         "Cov(tau=0.5)@3": 7 / 8,
     }
     assert "queries without ratings, Cov counted 0: 1 (q7)" in entry["notes"]
-    with pytest.raises(UsageError, match=r"for example Cov\(tau=0.5,of='answerable'\)@10"):
+    with pytest.raises(UsageError, match=r"for example Cov\(tau=0.5\)@10"):
         evaluate_command([files["first"]], [], "Cov@10", **options)  # type: ignore[arg-type]
 
 
@@ -188,6 +191,34 @@ def test_a_baseline_that_does_not_exist(files: dict[str, str]) -> None:
 def test_missing_files_are_input_errors(files: dict[str, str]) -> None:
     with pytest.raises(InputError, match="no such file"):
         evaluate_command([files["first"]], [files["first"] + ".qrels"], "nDCG@10")
+
+
+def test_nuggets_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answers.jsonl"
+    nuggets = {"q1": "okay", "q2": "vital"}
+    rows = [
+        {"qid": q, "nuggets": [{"text": "f", "importance": i, "assignment": "support"}]} for q, i in nuggets.items()
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    for options, mean in (([], 0.5), (["--without-vital", "skip"], 1.0)):
+        assert main(["evaluate", "--assignments", str(path), "--output", "json", *options]) == 0
+        found = json.loads(capsys.readouterr().out)["runs"][str(path)]["measures"]
+        assert found["vital_score"]["mean"] == mean
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "evaluate needs --run or --assignments"),
+        (["--assignments", "a", "--run", "b", "--ratings-run", "c"], "by themselves, without --run, --ratings-run"),
+        (["--run", "a", "--without-vital", "skip"], "--without-vital is about --assignments"),
+    ],
+)
+def test_runs_and_answers_are_evaluated_apart(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", *arguments]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_nuggets_of_two_systems(tmp_path: Path) -> None:

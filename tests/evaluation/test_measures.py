@@ -157,6 +157,11 @@ class TestGrades:
         assert "Cov(tau=4)@5 is 0: no value reaches 4, the highest is 3" in evaluation.notes
         assert not any(note.startswith("P@5 is 0") for note in evaluation.notes)
 
+    def test_a_count_needs_no_grade(self) -> None:
+        evaluation = evaluate({"q": ["a"]}, [Qrel("q", "0", "a", 0)], parse_measures("Judged@5 NumQ NumRet nDCG@5"))
+        assert evaluation.mean == {"Judged@5": 1.0, "NumQ": 1.0, "NumRet": 1.0, "nDCG@5": 0.0}
+        assert evaluation.notes == ("nDCG@5 is 0: no grade reaches 1, the highest is 0",)
+
     def test_qrels_without_sub_topics_are_said(self) -> None:
         evaluation = evaluate({"q1": ["a"]}, QRELS, parse_measures("StRecall@5 P@5"))
         assert "no query has more than one sub-topic, for StRecall@5" in evaluation.notes

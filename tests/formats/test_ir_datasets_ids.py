@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 
@@ -26,8 +27,7 @@ class TestInstalled:
     @pytest.fixture
     def dataset(self, tmp_path: Path) -> str:
         """A data set of one's own, as the package makes it from files."""
-        import ir_datasets  # type: ignore[import-not-found]
-
+        ir_datasets = importlib.import_module("ir_datasets")
         (tmp_path / "queries.tsv").write_text("1\t first \n2\tsecond\n")
         (tmp_path / "qrels").write_text("1 0 a 2\n1 0 b -1\n2 0 a 0\n")
         name = f"lancer-test-{tmp_path.name}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancer.formats.ratings import RatingMatrix, read_ratings, write_ratings
+from lancer.formats.ratings import RatingMatrix, is_positional, read_ratings, write_ratings
 from lancer.formats.runs import read_run
 
 RATINGS = st.one_of(st.none(), st.integers(0, 5))
@@ -33,6 +33,18 @@ def test_positional_rows_follow_the_run_not_the_file_of_the_run(tmp_path: Path) 
     (tmp_path / "a.json").write_text('{"q1": [[5, 0], [0, 3]]}')
     matrix = read_ratings(tmp_path / "a.json", read_run(tmp_path / "a.run"))["q1"]
     assert matrix == RatingMatrix(["first", "second"], ["1", "2"], [[5, 0], [0, 3]])
+
+
+def test_which_files_have_no_document_ids(tmp_path: Path) -> None:
+    for name, text, positional in (
+        ("a.json", '{"q1": [[5, 0], [0, 3]]}', True),
+        ("crux.jsonl", '{"id": "q1", "docid": "a", "rating": [1]}', False),
+        ("empty.json", "", False),
+        ("table.parquet", "", False),
+    ):
+        (tmp_path / name).write_text(text)
+        assert is_positional(tmp_path / name) is positional, name
+    assert not is_positional(tmp_path)
 
 
 def test_crux_lines_may_be_interleaved(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+"""`lancer select`: from a stored matrix to run files."""
+
 from __future__ import annotations
 
 import json
@@ -9,7 +11,7 @@ from lancer.cli import main
 from lancer.errors import InputError, OutputError, PlanError, UsageError
 from lancer.formats.runs import read_run
 from lancer.pipeline.reselect import reselect
-from tests.pipeline.test_matrices import write_coverage, write_ranking
+from tests.coverage_tables import write_coverage, write_ranking
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_a_run_folder_gives_new_rankings(run: str, tmp_path: Path) -> None:
         "sum(tau=0)": f"{tmp_path}/new/sum(tau=0).trec",
     }
     assert (result.queries, result.missing, result.notes) == (2, 0, [])
-    assert orders(result.files["greedy-coverage(tau=0.3)"]) == {"q1": "cba", "q2": "fe"}
+    assert orders(result.files["greedy-coverage(tau=0.3)"]) == {"q1": "abc", "q2": "fe"}
     assert orders(result.files["sum(tau=0)"]) == {"q1": "cba", "q2": "fe"}
     assert read_run(result.files["sum(tau=0)"]).tag == "matrix:sum(tau=0)"
 
@@ -82,6 +84,24 @@ def test_bad_token_counts_are_named(run: str, tmp_path: Path, text: str, message
     (tmp_path / "counts.tsv").write_text(text)
     with pytest.raises(InputError, match=message):
         reselect(run, ["greedy-sum(budget=9)"], str(tmp_path / "x.trec"), token_counts=str(tmp_path / "counts.tsv"))
+
+
+def test_the_tag_says_what_the_run_did(run: str, tmp_path: Path) -> None:
+    Path(run, "first_stage.trec").write_text("q1 Q0 a 1 3.0 bm25\n")
+    reselect(run, ["sum(tau=0)"], str(tmp_path / "x.trec"))
+    assert read_run(tmp_path / "x.trec").tag == "bm25:estimate:sum(tau=0)"
+
+
+def test_a_tau_that_nothing_reaches_is_told(run: str, tmp_path: Path) -> None:
+    result = reselect(run, ["sum", "max"], str(tmp_path / "new"))  # the default tau, 1, is one of ratings
+    assert result.notes == ["sum(tau=1) covers no sub-question of any query"]
+
+
+def test_what_was_normalised_in_the_run_is_told(run: str, tmp_path: Path) -> None:
+    first = tmp_path / "first.run"
+    first.write_text("q1 Q0 a 1 3 t\nq1 Q0 a 2 2 t\nq2 Q0 e 1 1 t\n")
+    notes = reselect(run, ["max"], str(tmp_path / "x.trec"), run=str(first)).notes
+    assert f"{first}: repeated documents, best score kept: 1" in notes
 
 
 def test_an_unfinished_run_is_told(run: str, tmp_path: Path) -> None:

@@ -1,0 +1,270 @@
+"""`lancer cost`: what a run has cost, from its ledger and the clocks of its engines over all sessions. No Ray.
+
+The ledger is of the results as they are now. Seconds of engines are of everything that sessions did, also for settings
+that have changed since; they are shared among the records of now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from lancer import schema
+from lancer.config import Config
+from lancer.engines.protocols import EngineClock
+from lancer.errors import OutputError
+from lancer.pipeline.folder import RunFolder, Session, open_run, read_all, read_list
+from lancer.pipeline.pricing import (
+    HOUR_S,
+    EngineUse,
+    Money,
+    Priced,
+    Sums,
+    Unit,
+    add_up,
+    by_engine,
+    by_query,
+    by_stage,
+    price,
+    spread,
+    unit_of,
+)
+from lancer.stages.records import LedgerRecord
+
+
+@dataclass(frozen=True)
+class EngineCost:
+    """An engine with the sums of its records. `shared_by`: None when no record shares its seconds."""
+
+    use: EngineUse
+    sums: Sums
+    shared_by: Unit | None
+
+    @property
+    def unshared(self) -> Money:
+        """What it cost without being called by any record."""
+        return self.use.for_time(self.use.device_s) if self.shared_by is None else Money()
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON: its own count of calls and tokens beside the ledger's."""
+        return {
+            "replicas": self.use.replicas,
+            "devices_per_replica": self.use.devices,
+            "startup_s": self.use.startup_s,
+            "busy_s": self.use.busy_s,
+            "idle_s": self.use.idle_s,
+            "device_hours": self.use.device_s / HOUR_S,
+            "shared_by": self.shared_by,
+            "calls": self.use.calls,
+            "calls_in_ledger": self.sums.calls,
+            "tokens": self.use.tokens,
+            "tokens_in_ledger": self.sums.tokens,
+            **(self.sums.money + self.unshared).as_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class SessionTime:
+    """A session's wall clock against the clocks of its engines.
+
+    `held_s`: how long engines were held, by the driver's clock; where it did not say, the whole session. `devices`: of
+    all engines. `engine_s`: their start-up, busy and idle seconds times devices; it should be `held_s` x `devices`.
+    """
+
+    session: int
+    host: str
+    status: str
+    wall_s: float
+    held_s: float
+    devices: float
+    engine_s: float
+
+    @property
+    def difference(self) -> float | None:
+        """The share of the device seconds that no engine's clock has; None for a session without engines."""
+        return _difference(self.held_s * self.devices, self.engine_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self) | {"device_s": self.held_s * self.devices, "difference": self.difference}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What `read_cost` found. `per_query`: measure → p50, p95 and maximum over queries."""
+
+    output: str
+    status: str
+    queries: int
+    total: Sums
+    stages: dict[str, Sums]
+    per_query: dict[str, dict[str, float]]
+    engines: list[EngineCost]
+    sessions: list[SessionTime]
+
+    @property
+    def device_s(self) -> float:
+        """What the clocks of all engines should add up to, over all sessions."""
+        return sum(s.held_s * s.devices for s in self.sessions)
+
+    @property
+    def engine_s(self) -> float:
+        """What they do add up to."""
+        return sum(s.engine_s for s in self.sessions)
+
+    @property
+    def difference(self) -> float | None:
+        """The share of the device seconds that no engine's clock has; None without engines."""
+        return _difference(self.device_s, self.engine_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "output": self.output,
+            "status": self.status,
+            "queries": self.queries,
+            "total": self.total.as_dict(),
+            "stages": {stage: sums.as_dict() for stage, sums in self.stages.items()},
+            "per_query": self.per_query,
+            "engines": {engine.use.name: engine.as_dict() for engine in self.engines},
+            "sessions": [s.as_dict() for s in self.sessions],
+            "reconciliation": {
+                "device_s": self.device_s,
+                "engine_s": self.engine_s,
+                "difference": self.difference,
+            },
+        }
+
+
+def _difference(expected: float, found: float) -> float | None:
+    return (expected - found) / expected if expected else None
+
+
+def read_cost(root: str, endpoint: str | None = None) -> Cost:
+    """Reads a run folder, local or s3://, of a run that may still be going on. Errors as those of `open_run`."""
+    run = open_run(root, endpoint)
+    same = same_engines(run.config)
+    uses = {use.name: use for use in engine_uses(run)}
+    records = [replace(r, engine=same.get(r.engine, r.engine)) for r in read_ledger(run)]
+    priced = price(records, uses)
+    own = by_engine(priced)
+    engines = [_engine_cost(use, own.get(use.name, [])) for use in uses.values()]
+    total = add_up(priced)
+    for engine in engines:
+        if engine.shared_by is None:
+            total.device_s += engine.use.device_s
+            total.money += engine.unshared
+    return Cost(
+        output=run.store.root,
+        status=run.status,
+        queries=run.queries,
+        total=total,
+        stages={stage: add_up(of) for stage, of in by_stage(priced).items()},
+        per_query=_per_query(priced, with_money=total.money.known is not None),
+        engines=engines,
+        sessions=[_session_time(run.config, same, session) for session in run.sessions],
+    )
+
+
+def _engine_cost(use: EngineUse, own: list[Priced]) -> EngineCost:
+    shared = any(p.device_s for p in own)
+    return EngineCost(use, add_up(own), unit_of(p.record for p in own) if shared else None)
+
+
+def _per_query(priced: list[Priced], *, with_money: bool) -> dict[str, dict[str, float]]:
+    sums = [add_up(of) for of in by_query(priced).values()]
+    values: dict[str, list[float]] = {
+        "calls": [s.calls for s in sums],
+        "tokens": [s.tokens for s in sums],
+        "device_s": [s.device_s for s in sums],
+    }
+    if with_money:
+        values["usd"] = [s.money.usd for s in sums]
+    return {name: spread(of) for name, of in values.items()}
+
+
+def read_ledger(run: RunFolder) -> list[LedgerRecord]:
+    """Of every finished shard from the ledger table, of others from the parts that are there."""
+    finals, parts = run.files("ledger.parquet"), run.files("parts")
+    store = run.store
+
+    def of_table(uri: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = store.read_table(uri, schema.LEDGER_SCHEMA).to_pylist()
+        return rows
+
+    tables: list[str] = []
+    unfinished: list[str] = []
+    for shard in run.shards:
+        final = finals.get(store.uri("ledger.parquet", shard.final))
+        if final is not None:
+            tables.append(final.uri)
+        else:
+            there = (parts.get(store.uri(name)) for name in shard.parts.values())
+            unfinished.extend(entry.uri for entry in there if entry is not None)
+    found = [*read_all(of_table, tables), *read_all(lambda uri: read_list(store, uri, "ledger"), unfinished)]
+    return [LedgerRecord(**row) for rows in found for row in rows]
+
+
+def same_engines(config: Config) -> dict[str, str]:
+    """Engine → the first one of the same config: they are one pool, whose seconds must not count twice."""
+    first: dict[str, str] = {}
+    return {name: first.setdefault(engine.model_dump_json(), name) for name, engine in config.engines.items()}
+
+
+def engine_uses(run: RunFolder) -> list[EngineUse]:
+    """Every engine that the run's stages name or a session had, with its seconds over all sessions."""
+    same = same_engines(run.config)
+    uses: dict[str, EngineUse] = {}
+    named = [name for stage in run.record["stages"] for name in stage["engines"]]
+    for name in dict.fromkeys(same.get(name, name) for name in named):
+        uses[name] = _unused(run.config, same, name)
+    for session in run.sessions:
+        for name, clocks in _clocks(session, same).items():
+            use = uses.get(name) or _unused(run.config, same, name)
+            uses[name] = replace(
+                use,
+                replicas=max(use.replicas, len(clocks)),
+                startup_s=use.startup_s + sum(c.startup_s for c in clocks),
+                busy_s=use.busy_s + sum(c.busy_s for c in clocks),
+                idle_s=use.idle_s + sum(c.idle_s for c in clocks),
+                calls=use.calls + sum(c.calls for c in clocks),
+                tokens=use.tokens + sum(c.tokens for c in clocks),
+            )
+    return list(uses.values())
+
+
+def _unused(config: Config, same: dict[str, str], name: str) -> EngineUse:
+    prices = (price for other, price in config.prices.items() if same[other] == name)
+    return EngineUse(name=name, devices=_devices(config, name), price=next(prices, None))
+
+
+def _devices(config: Config, name: str) -> float:
+    """Of one replica: its GPUs, or the process where it has none (or is of a config that is gone)."""
+    return getattr(config.engines.get(name), "num_gpus", 0) or 1.0
+
+
+def _clocks(session: Session, same: dict[str, str]) -> dict[str, list[EngineClock]]:
+    """Engine → the clocks of its replicas; an engine of several names once."""
+    found: dict[str, list[EngineClock]] = {}
+    try:
+        for name, clocks in session.result.get("engines", {}).items():
+            found.setdefault(same.get(name, name), [EngineClock(**clock) for clock in clocks])
+    except TypeError as error:
+        raise OutputError(f"session {session.token} was written by another version of lancer: {error}") from None
+    return found
+
+
+def _session_time(config: Config, same: dict[str, str], session: Session) -> SessionTime:
+    clocks = _clocks(session, same)
+    held_s = session.record.get("engines_s")
+    return SessionTime(
+        session=session.token,
+        host=str(session.record["host"]),
+        status=session.status,
+        wall_s=session.seconds,
+        held_s=session.seconds if held_s is None else float(held_s),
+        devices=sum(len(of) * _devices(config, name) for name, of in clocks.items()),
+        engine_s=sum(
+            (c.startup_s + c.busy_s + c.idle_s) * _devices(config, name) for name, of in clocks.items() for c in of
+        ),
+    )

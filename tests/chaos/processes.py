@@ -1,0 +1,42 @@
+"""The processes of a Ray that a test started: found by their raylet, so that nobody else's are ever touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def children(parent: int) -> Iterator[tuple[int, str]]:
+    """(pid, title) of the processes that `parent` started."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            title = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:  # it has ended since
+            continue
+        if int(fields[1]) == parent and fields[0] != "Z":
+            yield int(folder.name), title
+
+
+def engine_actors(raylet: int) -> list[int]:
+    """Processes that hold an engine."""
+    return [pid for pid, title in children(raylet) if title.startswith("ray::EngineActor")]
+
+
+def workers(raylet: int) -> list[int]:
+    """Processes that carry shards at this moment."""
+    others = ("ray::EngineActor", "ray::IDLE", "ray::_")
+    return [pid for pid, title in children(raylet) if title.startswith("ray::") and not title.startswith(others)]
+
+
+def kill(pid: int) -> bool:
+    """kill -9; whether there was such a process."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,203 @@
+"""What was answered is asked once: after a kill, after a failure, by another run, and never from a damaged file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lancer.engines.protocols import Block, Generation, Message, Sampling
+from lancer.errors import EngineDied
+from lancer.pipeline import journal as module
+from lancer.pipeline.journal import CHUNK, Journal, JournalledScorer, JournalledText, block_digest, call_prefix
+from lancer.storage import Storage
+from tests.scripted import ScriptedScorer, ScriptedText
+
+SAMPLING = Sampling(max_tokens=3)
+
+
+def prompts(*texts: str) -> list[list[Message]]:
+    return [[{"role": "user", "content": text}] for text in texts]
+
+
+def journal(folder: Path) -> Journal:
+    """A journal that knows what others left in the folder."""
+    return Journal(Storage(), str(folder), "01", sorted(str(p) for p in folder.glob("*.parquet")))
+
+
+def answered(folder: Path, *texts: str) -> ScriptedText:
+    """An engine that was asked `texts` through a journal, which was then closed."""
+    engine, own = ScriptedText(lambda text, sampling: f"answer to {text}"), journal(folder)
+    JournalledText(engine, own).generate(prompts(*texts), SAMPLING)
+    own.close()
+    return engine
+
+
+def asked(engine: ScriptedText) -> list[str]:
+    return sorted(text for texts, _, _ in engine.calls for text in texts)
+
+
+def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
+    answered(tmp_path, "a", "b")
+    engine = ScriptedText(lambda text, sampling: f"new answer to {text}")
+    generations = JournalledText(engine, journal(tmp_path)).generate(prompts("a", "c", "b"), SAMPLING)
+    assert [(g.text, g.reused) for g in generations] == [
+        ("answer to a", True),
+        ("new answer to c", False),
+        ("answer to b", True),
+    ]
+    assert (generations[0].prompt_tokens, generations[0].cached_tokens, generations[0].output_tokens) == (10, 4, 1)
+    assert asked(engine) == ["c"]
+
+
+def test_another_sampling_is_another_question(tmp_path: Path) -> None:
+    answered(tmp_path, "a")
+    engine = ScriptedText(lambda text, sampling: "other")
+    for sampling in (Sampling(max_tokens=4), Sampling(max_tokens=3, temperature=0.5), Sampling(max_tokens=3, seed=1)):
+        JournalledText(engine, journal(tmp_path)).generate(prompts("a"), sampling)
+    assert len(asked(engine)) == 2, "a seed has no effect at temperature 0"
+
+
+def test_a_failed_call_is_asked_again(tmp_path: Path) -> None:
+    first = journal(tmp_path)
+    broken = ScriptedText(lambda text, sampling: Generation(text="", error="too long") if text == "b" else "fine")
+    JournalledText(broken, first).generate(prompts("a", "b"), SAMPLING)
+    first.close()
+    engine = ScriptedText(lambda text, sampling: "mended")
+    generations = JournalledText(engine, journal(tmp_path)).generate(prompts("a", "b"), SAMPLING)
+    assert [g.text for g in generations] == ["fine", "mended"]
+    assert asked(engine) == ["b"]
+
+
+def test_answers_are_written_while_a_shard_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FLUSH_S", 0.0)
+    open_journal = journal(tmp_path)
+    text = JournalledText(ScriptedText(lambda text, sampling: text.upper()), open_journal)
+    for letter in "abc":
+        text.generate(prompts(letter), SAMPLING)
+    engine = ScriptedText(lambda text, sampling: "again")
+    generations = JournalledText(engine, journal(tmp_path)).generate(prompts("a", "b", "c"), SAMPLING)
+    assert [g.text for g in generations] == ["A", "B", "C"], "a kill now loses nothing"
+    assert len(list(tmp_path.iterdir())) == 3
+
+    open_journal.close()
+    assert len(list(tmp_path.iterdir())) == 1, "one file per shard in the end"
+    again = JournalledText(engine, journal(tmp_path)).generate(prompts("a", "b", "c"), SAMPLING)
+    assert [g.text for g in again] == ["A", "B", "C"]
+    assert not engine.calls
+
+
+def test_a_file_that_its_writer_has_put_together_with_others_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FLUSH_S", 0.0)
+    writer = journal(tmp_path)
+    text = JournalledText(ScriptedText(lambda text, sampling: text.upper()), writer)
+    for letter in "ab":
+        text.generate(prompts(letter), SAMPLING)
+    late = journal(tmp_path)  # of a run that shares the store, and listed it before
+    writer.close()
+    engine = ScriptedText(lambda text, sampling: text.upper())
+    assert [g.text for g in JournalledText(engine, late).generate(prompts("a"), SAMPLING)] == ["A"]
+
+
+@pytest.mark.parametrize("kind", ["torn", "bit", "empty", "foreign"])
+def test_a_damaged_file_is_never_believed(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    answered(tmp_path / "other", "x")
+    answered(tmp_path, "a")
+    file = next(p for p in tmp_path.iterdir() if p.is_file())
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 1
+    foreign = next((tmp_path / "other").iterdir()).read_bytes()
+    file.write_bytes({"torn": whole[:-20], "bit": bytes(flipped), "empty": b"", "foreign": foreign}[kind])
+    engine = ScriptedText(lambda text, sampling: "asked again")
+    assert JournalledText(engine, journal(tmp_path)).generate(prompts("a"), SAMPLING)[0].text == "asked again"
+    assert f"{file} is damaged" in caplog.text
+
+
+def test_after_an_engine_died_only_what_it_did_not_answer_is_asked_again(tmp_path: Path) -> None:
+    texts = [f"prompt {i}" for i in range(2 * CHUNK + 1)]
+    first_chunk_done = threading.Event()
+    engine = _DyingText(first_chunk_done, dies_on=texts[-1])
+    own = journal(tmp_path)
+    with pytest.raises(EngineDied):
+        JournalledText(engine, own).generate(prompts(*texts), SAMPLING)
+    assert len(engine.answered) == 2 * CHUNK
+    engine.dies_on = ""
+    engine.answered.clear()
+    generations = JournalledText(engine, own).generate(prompts(*texts), SAMPLING)
+    assert engine.answered == [texts[-1]]
+    assert [g.text for g in generations] == texts
+    assert not any(g.reused for g in generations), "the ledger of the failed call is lost: this one counts them all"
+
+
+class _DyingText:
+    """Dies on one prompt, when it has answered the other chunks or at once."""
+
+    def __init__(self, others: threading.Event, dies_on: str) -> None:
+        self.others, self.dies_on = others, dies_on
+        self.answered: list[str] = []
+        self._lock = threading.Lock()
+
+    def generate(
+        self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
+    ) -> list[Generation]:
+        texts = [p[-1]["content"] for p in prompts]
+        if self.dies_on in texts:
+            raise EngineDied("killed")
+        self.others.wait(0.2)
+        with self._lock:
+            self.answered.extend(texts)
+        return [Generation(text=text) for text in texts]
+
+
+def test_many_prompts_go_out_in_chunks_and_come_back_in_order(tmp_path: Path) -> None:
+    texts = [f"prompt {i}" for i in range(5 * CHUNK + 7)]
+    engine = ScriptedText(lambda text, sampling: text[::-1])
+    generations = JournalledText(engine, journal(tmp_path)).generate(prompts(*texts), SAMPLING, priority=2)
+    assert [g.text for g in generations] == [t[::-1] for t in texts]
+    assert sorted(len(chunk) for chunk, _, _ in engine.calls) == [7, *[CHUNK] * 5]
+    assert {priority for _, _, priority in engine.calls} == {2}
+
+
+def test_a_scorers_blocks_are_kept_whole(tmp_path: Path) -> None:
+    blocks = [Block(("d1", "d2"), ("s1", "s2", "s3")), Block(("d3",), ("s1",)), Block((), ("s1",))]
+    scorer = ScriptedScorer(lambda document, sub_question: 0.1 * int(document[1]) + 0.01 * int(sub_question[1]))
+    own = journal(tmp_path)
+    before = JournalledScorer(scorer, own).score(blocks)
+    own.close()
+    refuses: Any = None  # whoever asks it fails
+    after = JournalledScorer(refuses, journal(tmp_path)).score([blocks[1], blocks[0], blocks[2]])
+    for old, new in zip([before[1], before[0], before[2]], after, strict=True):
+        assert np.array_equal(old.scores, new.scores)
+        assert old.scores.dtype == new.scores.dtype
+        assert (new.tokens, new.run_s, new.reused) == (7, 0.5, True)
+
+
+def test_a_block_with_a_failed_pair_is_scored_again(tmp_path: Path) -> None:
+    own = journal(tmp_path)
+    JournalledScorer(ScriptedScorer(lambda d, q: float("nan")), own).score([Block(("d",), ("s",))])
+    own.close()
+    again = JournalledScorer(ScriptedScorer(lambda d, q: 0.5), journal(tmp_path)).score([Block(("d",), ("s",))])
+    assert again[0].scores.tolist() == [[0.5]]
+
+
+def test_a_blocks_digest_knows_where_texts_end_and_which_side_they_are_on() -> None:
+    blocks = [
+        Block(("ab", "c"), ("d",)),
+        Block(("a", "bc"), ("d",)),
+        Block(("ab",), ("c", "d")),
+        Block(("ab", "c", "d"), ()),
+        Block(("c", "ab"), ("d",)),
+    ]
+    assert len({block_digest(block) for block in blocks}) == len(blocks)
+
+
+def test_the_shard_prefix_stands_in_the_file_name(tmp_path: Path) -> None:
+    answered(tmp_path, "a")
+    assert [call_prefix(str(p)) for p in tmp_path.iterdir()] == ["01"]
