@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         ("fail-if-exists", "refuse an output folder that holds a run"),
     ):
         mode.add_argument(f"--{name}", dest="mode", action="store_const", const=name, help=text)
+    run.add_argument("--retry-failed", action="store_true", help="also do again what failed")
     run.add_argument("--dry-run", action="store_true", help="show the plan and stop")
     run.set_defaults(mode="resume")
 
@@ -145,7 +146,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _plan(arguments)
     config = load_config(arguments.config, arguments.overrides)
-    result = run(config, mode=arguments.mode, say=_say)
+    result = run(config, mode=arguments.mode, retry_failed=arguments.retry_failed, say=_say)
     if arguments.form == "json":
         _print_json(result.as_dict())
     else:

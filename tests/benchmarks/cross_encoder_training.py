@@ -105,7 +105,7 @@ def _train(base: str, labels: list[Labelled], recipe: Recipe, to: Path) -> dict[
         )
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = model(**inputs).logits[:, 0]
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), wanted)
+        loss: Any = torch.nn.functional.binary_cross_entropy_with_logits(logits.float(), wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

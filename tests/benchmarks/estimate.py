@@ -9,9 +9,9 @@ turns query by query, so that a busy machine slows them alike:
     same_side       share of cells on the same side of .3, or of the median where that is less
 
 `cpu_ratio…` compare processor seconds. `--queries N` takes fewer. `--scale` instead gives pairs per second and memory
-from 10 to 200 queries (100 pairs each, 4 queries to a call). `--profile` instead says where the time goes: floating
-point operations per second, of what a bare matrix product of the model's shape reaches here, and the shares of the
-kinds of work.
+from 10 to 200 queries (100 pairs each, 4 queries to a call). `--profile` instead says where the time of one thread
+goes: floating point operations per second against what a bare matrix product of the model's shape reaches, and the
+shares of the kinds of work.
 """
 
 from __future__ import annotations
@@ -120,34 +120,35 @@ def scale(model: str, blocks: list[Block]) -> dict[str, Any]:
 
 
 def profile(model: str, blocks: list[Block]) -> dict[str, Any]:
-    """Where the time of the bfloat16 packs goes."""
+    """Where the processor time of the bfloat16 packs goes, on one thread."""
     import torch
+    from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity
     from transformers import AutoConfig
 
-    engine = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16"))
+    engine = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16", threads=1))
     engine.score(blocks[:1])
-    before, started = engine.clock(), time.perf_counter()
+    before, started, processor = engine.clock(), time.perf_counter(), time.process_time()
     scored = engine.score(blocks)
-    seconds, busy = time.perf_counter() - started, engine.clock().busy_s - before.busy_s
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    busy = engine.clock().busy_s - before.busy_s
     pairs, tokens = sum(s.scores.size for s in scored), sum(s.tokens for s in scored)
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU]) as profiler:
+    everywhere = _ExperimentalConfig(profile_all_threads=True)
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], experimental_config=everywhere) as profiler:
         engine.score(blocks[:1])
-    spent: dict[str, float] = {}
-    for event in profiler.key_averages():
-        spent[event.key] = spent.get(event.key, 0.0) + event.self_cpu_time_total
+    spent = {event.key: event.self_cpu_time_total for event in profiler.key_averages()}
     total = sum(spent.values())
     config = AutoConfig.from_pretrained(model)
-    flops = _flops(config, tokens, pairs)
-    peak = _peak(config, torch)
+    rate, peak = _flops(config, tokens, pairs) / processor, _peak(config, torch)
     return {
+        "pairs_per_processor_s": pairs / processor,
         "tokens_per_pair": tokens / pairs,
-        "gflop_per_pair": flops / pairs / 1e9,
-        "gflop_per_s": flops / busy / 1e9,
+        "gflop_per_pair": _flops(config, tokens, pairs) / pairs / 1e9,
+        "gflop_per_s": rate / 1e9,
         "gflop_per_s_of_a_bare_product": peak / 1e9,
-        "share_of_peak": flops / busy / peak,
-        "share_outside_model": 1 - busy / seconds,
-        "shares": {k: v / total for k, v in sorted(spent.items(), key=lambda x: -x[1])[:10]},
+        "share_of_peak": rate / peak,
+        "share_before_the_model": 1 - busy / seconds,
+        **{f"share of {k}": v / total for k, v in sorted(spent.items(), key=lambda x: -x[1])[:6]},
     }
 
 
@@ -162,6 +163,7 @@ def _flops(config: Any, tokens: int, pairs: int) -> float:
 
 def _peak(config: Any, torch: Any) -> float:
     """The best of many products (1024 tokens × hidden × intermediate) in bfloat16."""
+    torch.set_num_threads(1)
     x, w = (torch.randn(rows, config.hidden_size).bfloat16() for rows in (1024, config.intermediate_size))
     best = float("inf")
     for _ in range(200):

@@ -29,8 +29,17 @@ def engine_actors(raylet: int) -> list[int]:
 
 def workers(raylet: int) -> list[int]:
     """Processes that carry shards at this moment."""
-    others = ("ray::EngineActor", "ray::IDLE", "ray::_")
-    return [pid for pid, title in children(raylet) if title.startswith("ray::") and not title.startswith(others)]
+    return [pid for pid, title in children(raylet) if title.startswith("ray::MapBatches")]
+
+
+def local_raylet() -> int:
+    """The raylet of the Ray that this process has started."""
+    from ray._private import worker
+
+    node = worker._global_node
+    assert node is not None, "no Ray was started here"
+    pid: int = node.all_processes["raylet"][0].process.pid
+    return pid
 
 
 def kill(pid: int) -> bool:

@@ -1,8 +1,8 @@
 """Engines as pools of Ray actors: one pool per distinct engine config, shared by every stage and shard that uses it.
 
 An actor builds its engine at the first call and serves many callers at once (threads), so that the engine is fed from
-several shards together. Text prompts are routed by a hash of their shared beginning, so that the prompts of one
-(request, document) meet the same prefix cache. A scorer's or searcher's call goes to one replica whole: what is packed
+several shards together. Text prompts are routed by a hash of request and document, so that the prompts of one document
+meet the same prefix cache. A scorer's or searcher's call goes to one replica whole: what is packed
 together then does not depend on how many replicas there are.
 """
 
@@ -157,7 +157,7 @@ class PooledText:
         """See `lancer.engines.protocols.TextEngine`."""
         groups: dict[Any, list[int]] = {}
         for i, prompt in enumerate(prompts):
-            groups.setdefault(self._pool.replica(_shared_beginning(prompt)), []).append(i)
+            groups.setdefault(self._pool.replica(affinity(prompt)), []).append(i)
         calls = [
             (
                 actor,
@@ -173,9 +173,16 @@ class PooledText:
         return [outputs[i] for i in range(len(prompts))]
 
 
-def _shared_beginning(prompt: Sequence[Message]) -> str:
-    """What the prompts of one document have in common: the last turn up to its last block."""
-    return prompt[-1]["content"].rpartition("<question>")[0] or prompt[-1]["content"]
+def affinity(prompt: Sequence[Message]) -> str:
+    """What the prompts of one (request, document) have in common in every layout; the whole of any other prompt."""
+    content = prompt[-1]["content"]
+    blocks = [_between(content, f"<{name}>", f"</{name}>") for name in ("request", "document")]
+    return "\0".join(blocks) if blocks[1] else content
+
+
+def _between(text: str, start: str, end: str) -> str:
+    at = text.find(start)
+    return text[at : text.find(end, at)] if at >= 0 else ""
 
 
 class PooledScorer:
