@@ -142,7 +142,7 @@ def _storage(uri: str, endpoint: str | None) -> Check:
 def _try(what: str, call: Callable[[], str]) -> Check:
     try:
         return Check(what, True, call())
-    except LancerError as error:
+    except (LancerError, OSError) as error:  # an OSError: a doctor must not fall ill of what it finds
         return Check(what, False, "not usable", str(error))
 
 

@@ -167,9 +167,12 @@ class Storage:
             return False
         return True
 
-    def list(self, prefix_uri: str) -> builtins.list[Entry]:
-        """All files in the folder `prefix_uri` and below, sorted by URI; [] if there is no such folder."""
-        found = self._list_s3(prefix_uri) if is_remote(prefix_uri) else _list_local(prefix_uri)
+    def list(self, prefix_uri: str, start: str = "") -> builtins.list[Entry]:
+        """All files in the folder `prefix_uri` and below, sorted by URI; [] if there is no such folder.
+
+        `start`: only those whose path below the folder starts so; on S3 others cost nothing then.
+        """
+        found = self._list_s3(prefix_uri, start) if is_remote(prefix_uri) else _list_local(prefix_uri, start)
         kept = (entry for entry in found if not entry.uri.rsplit("/", 1)[-1].startswith(TEMPORARY_PREFIX))
         return sorted(kept, key=lambda entry: entry.uri)
 
@@ -253,8 +256,8 @@ class Storage:
                     break
         return True
 
-    def _list_s3(self, prefix_uri: str) -> Iterator[Entry]:
-        bucket, prefix = _split(prefix_uri if prefix_uri.endswith("/") else prefix_uri + "/", key_optional=True)
+    def _list_s3(self, prefix_uri: str, start: str) -> Iterator[Entry]:
+        bucket, prefix = _split(prefix_uri.rstrip("/") + "/" + start, key_optional=True)
         with self._s3_errors(prefix_uri, "ListObjectsV2"):
             for page in self._s3().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
                 for item in page.get("Contents", []):
@@ -420,11 +423,14 @@ def _new_client(config: StorageConfig) -> Any:
         raise UsageError(f"storage.endpoint_override is not a URL like http://host:port: {endpoint!r}") from error
 
 
-def _list_local(folder: str) -> Iterator[Entry]:
+def _list_local(folder: str, start: str) -> Iterator[Entry]:
     for parent, _, names in os.walk(folder):
         below = os.path.relpath(parent, folder)
         for name in names:
-            uri = join(folder, name) if below == "." else join(folder, below, name)
+            path = name if below == "." else join(below, name)
+            if not path.startswith(start):
+                continue
+            uri = join(folder, path)
             with contextlib.suppress(FileNotFoundError):  # removed since the walk saw it
                 found = os.stat(uri)
                 yield Entry(uri, found.st_size, found.st_mtime)

@@ -210,6 +210,8 @@ def test_list_is_recursive_sorted_and_skips_temporaries(storage: Storage, tmp_pa
     assert storage.list(base) == expected
     assert storage.list(base + "/") == expected
     assert storage.list(f"{tmp_path}/none") == []
+    assert storage.list(base, "b/") == expected[1:]
+    assert storage.list(base, "b/2") == expected[2:]
 
 
 def test_delete_is_repeatable(storage: Storage, tmp_path: Path) -> None:

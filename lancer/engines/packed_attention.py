@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ def _varlen(
     query_ends, longest_query = ends, longest
     if len(query) == sequences:
         query_ends, longest_query = torch.arange(sequences + 1, device=key.device, dtype=torch.int32), 1
-    sides = (-1, -1) if window is None else (window, window)
-    out = varlen_attn(query, key, value, query_ends, ends, longest_query, longest, window_size=sides)
+    sides: dict[str, Any] = {} if window is None else {"window_size": (window, window)}  # torch 2.10 has no windows
+    out = varlen_attn(query, key, value, query_ends, ends, longest_query, longest, **sides)
     assert isinstance(out, torch.Tensor)
     return out.flatten(1)

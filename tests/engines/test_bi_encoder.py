@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
 from lancer.engines.embedded import resolve_model
 from lancer.engines.protocols import Block
 from lancer.errors import SetupError, UsageError
+from tests.clocks import check_age
 
 DOCUMENTS = (
     "Bees collect nectar and pollen; on their way they carry pollen from flower to flower.",
@@ -144,6 +146,14 @@ def test_the_clock_adds_up(encoder: BiEncoder) -> None:
     assert after.tokens - before.tokens == sum(s.tokens for s in scored)
     assert after.busy_s - before.busy_s == pytest.approx(sum(s.run_s for s in scored), abs=0.01)
     assert after.startup_s > 0
+
+
+def test_the_clock_covers_its_age() -> None:
+    began = time.monotonic()
+    engine = BiEncoder(BiEncoderConfig(model="embedded:minilm"))
+    engine.score([BLOCK])
+    time.sleep(0.1)
+    assert check_age(engine, began).idle_s >= 0.1
 
 
 def test_wrong_settings_are_explained(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from lancer.engines import http_engine
 from lancer.engines.http_engine import HttpConfig, HttpEngine, backoff
 from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.errors import EngineError, SetupError
+from tests.clocks import check_age
 from tests.http_servers import Reply, Request, Server, completion, serving
 
 KEY = "sk-test-0123456789abcdef"
@@ -313,14 +314,18 @@ def test_waiting_and_running_are_told_apart() -> None:
         time.sleep(0.1)
         return echo(request)
 
+    began = time.monotonic()
     with running(answer, concurrency=1) as (engine, _):
+        ready, since = engine.clock(), time.monotonic()
         one, two, three = engine.generate(prompts(*"abc"), ONE)
-        clock = engine.clock()
+        time.sleep(0.2)
+        clock = check_age(engine, since, ready)
     assert one.queue_s < 0.1 <= one.run_s
     assert 0.1 <= two.queue_s < 0.3 + one.run_s
     assert three.queue_s >= 0.2
     assert clock.busy_s == pytest.approx(one.run_s + two.run_s + three.run_s, abs=0.1)
-    assert 0 < clock.startup_s < 30
+    assert 0 < clock.startup_s < since - began
+    assert clock.idle_s >= 0.2
 
 
 def test_closing_frees_those_who_wait() -> None:

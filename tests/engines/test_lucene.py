@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from lancer.engines.lucene_index import build_index, index_digest
 from lancer.engines.protocols import Hit
 from lancer.errors import InputError, SetupError, UsageError
 from lancer.storage import Storage, StorageConfig
+from tests.clocks import check_age
 from tests.s3_servers import S3Server
 
 STORAGE = Storage()
@@ -282,6 +284,21 @@ def test_threads_get_their_own_answers(engine: Make) -> None:
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda query: searcher.search([query], 5), queries * 50))
     assert together == alone * 50
+
+
+@pytest.mark.java
+def test_the_clock_covers_its_age(engine: Make) -> None:
+    began = time.monotonic()
+    searcher = engine(FACTS)
+    ready = searcher.clock()
+    searcher.search(["tide", "bread"] * 50, 10)
+    searcher.texts(["bread"] * 10)
+    worked = searcher.clock()
+    time.sleep(0.1)
+    clock = check_age(searcher, began)
+    assert (clock.calls, clock.tokens) == (100, 0)
+    assert clock.busy_s == worked.busy_s > ready.busy_s == 0
+    assert clock.idle_s >= worked.idle_s + 0.1
 
 
 @pytest.mark.java

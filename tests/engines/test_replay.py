@@ -19,6 +19,7 @@ from lancer.engines.synthetic import SyntheticConfig, SyntheticEngine
 from lancer.errors import EngineError, InputError
 from lancer.prompts import judge
 from lancer.storage import Storage, StorageConfig
+from tests.clocks import check_age
 from tests.s3_servers import S3Server
 
 STORAGE = Storage()
@@ -53,7 +54,7 @@ class Counting:
         return answers
 
     def clock(self) -> EngineClock:
-        return EngineClock(startup_s=1, busy_s=2, calls=self.calls, tokens=3)
+        return EngineClock(startup_s=1, busy_s=2, idle_s=0, calls=self.calls, tokens=3)
 
     def close(self) -> None:
         self.closed = True
@@ -90,11 +91,14 @@ def test_what_was_recorded_is_replayed_with_its_tokens(tmp_path: Path) -> None:
     original = recording.generate(asked, ONE) + recording.generate(asked, Sampling(max_tokens=99))
     assert not Path(path).exists(), "committed in one step, when closed"
     recording.close()
+    began = time.monotonic()
     engine = ReplayEngine(ReplayConfig(path=path), STORAGE)
     again = engine.generate(asked[::-1], ONE)[::-1] + engine.generate(asked, Sampling(max_tokens=99))
     assert again == original
-    clock = engine.clock()
+    time.sleep(0.1)
+    clock = check_age(engine, began)
     assert clock.calls == 100
+    assert clock.idle_s >= 0.1
     assert clock.tokens == sum(g.prompt_tokens + g.output_tokens for g in original)
     engine.close()
 

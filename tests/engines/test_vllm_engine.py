@@ -18,6 +18,7 @@ from lancer.engines.embedded import resolve_model
 from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.engines.vllm_engine import VllmConfig, VllmEngine
 from lancer.errors import EngineError, SetupError, UsageError
+from tests.clocks import check_age
 
 # vLLM and what it imports warn about themselves.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -138,12 +139,14 @@ def test_lower_priority_values_go_first(engine: VllmEngine) -> None:
 def test_the_clock_follows_the_work(engine: VllmEngine) -> None:
     before = engine.clock()
     answer = engine.generate([ask("Count to five.")], Sampling(max_tokens=16))[0]
+    time.sleep(0.05)  # the answer is there before its step ends
     after = engine.clock()
     assert after.startup_s == before.startup_s > 0
     assert after.tokens - before.tokens == answer.prompt_tokens + answer.output_tokens
     assert 0 < answer.run_s <= after.busy_s - before.busy_s + 0.05
     time.sleep(0.2)
-    assert engine.clock().busy_s == after.busy_s  # idle is not busy
+    assert engine.clock().busy_s == after.busy_s, "idle is not busy"
+    assert engine.clock().idle_s >= after.idle_s + 0.2
 
 
 def test_a_dying_step_fails_everyone_once_and_for_all(engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,10 +174,15 @@ def test_a_dying_step_fails_everyone_once_and_for_all(engine: VllmEngine, monkey
 
 
 def test_closing_fails_the_waiting_and_another_engine_can_start() -> None:
+    began = time.monotonic()
     engine = VllmEngine(VllmConfig(**SMALL))
+    engine.generate([ask("Count to five.")], Sampling(max_tokens=16))
+    time.sleep(0.2)
+    clock = check_age(engine, began)
+    assert clock.idle_s >= 0.2
     with ThreadPoolExecutor(1) as caller:
         waiting = caller.submit(engine.generate, [ask("Count to a hundred.")] * 32, Sampling(max_tokens=200))
-        while engine.clock().busy_s == 0:
+        while engine.clock().busy_s == clock.busy_s:
             time.sleep(0.01)
         engine.close()
     assert isinstance(waiting.exception(), EngineError)

@@ -30,7 +30,7 @@ LLM = EngineUse(name="llm", devices=2, startup_s=10, busy_s=70, idle_s=20)
 def test_seconds_are_shared_by_tokens_that_were_computed() -> None:
     records = [judged("a", prompt=100, cached=60, output=10), judged("b", prompt=150, cached=0, output=0)]
     a, b = price(records, {"llm": LLM})
-    assert (a.device_s, b.device_s) == (pytest.approx(200 * 50 / 200), pytest.approx(200 * 150 / 200))
+    assert [a.device_s, b.device_s] == pytest.approx([200 * 50 / 200, 200 * 150 / 200])
 
 
 def test_without_tokens_pairs_count_and_without_pairs_calls() -> None:
@@ -46,7 +46,7 @@ def test_a_device_hour_costs_what_it_is_held_for() -> None:
     use = EngineUse(name="llm", devices=2, startup_s=900, busy_s=700, idle_s=200, price=_per_hour(3.0))
     records = [judged("a", prompt=30), judged("b", prompt=10)]
     assert use.for_time(use.device_s).usd == pytest.approx(3.0)  # 1,800 s on two devices: one device hour
-    assert [p.money.usd for p in price(records, {"llm": use})] == [pytest.approx(2.25), pytest.approx(0.75)]
+    assert [p.money.usd for p in price(records, {"llm": use})] == pytest.approx([2.25, 0.75])
 
 
 def test_tokens_cost_by_what_they_are() -> None:

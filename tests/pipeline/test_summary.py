@@ -41,15 +41,15 @@ def test_a_stage_that_only_reused_has_no_rate() -> None:
 def test_the_closing_table() -> None:
     found = result()
     found.seconds = 12.34
-    found.engines = {"llm": [EngineClock(startup_s=5.0, busy_s=9.5, calls=1240, tokens=4040)] * 2}
+    found.engines = {"llm": [EngineClock(startup_s=5.0, busy_s=9.5, idle_s=0.5, calls=1240, tokens=4040)] * 2}
     found.measures = {"run.trec": {"StRecall@10": 0.75}, "first_stage.trec": {}}
     found.notes = ["first.run: candidate '[/b]' has no text"]
     stream = io.StringIO()
     show(found, Console(file=stream, width=200, markup=False))
     lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
     assert any(line.startswith("judge 5 - 40") and line.endswith("10.0 0.5 3") for line in lines)
-    assert "llm[0] 5.0 9.5 1,240 4,040" in lines
-    assert "llm[1] 5.0 9.5 1,240 4,040" in lines
+    assert "llm[0] 5.0 9.5 0.5 1,240 4,040" in lines
+    assert "llm[1] 5.0 9.5 0.5 1,240 4,040" in lines
     assert "run.trec 0.7500" in lines
     assert "first_stage.trec -" in lines
     assert "note: first.run: candidate '[/b]' has no text" in lines
@@ -58,7 +58,7 @@ def test_the_closing_table() -> None:
 
 def test_the_result_is_json() -> None:
     found = result()
-    found.engines = {"llm": [EngineClock(startup_s=5.0, busy_s=9.5, calls=40, tokens=4040)]}
+    found.engines = {"llm": [EngineClock(startup_s=5.0, busy_s=9.5, idle_s=0.5, calls=40, tokens=4040)]}
     record = json.loads(json.dumps(found.as_dict()))
     assert record["stages"][1]["prompt_tokens"] == 4000
     assert record["engines"]["llm"][0]["busy_s"] == 9.5

@@ -29,6 +29,7 @@ from lancer.pipeline.distributed.dataset import build_dataset, shard_blocks
 from lancer.pipeline.distributed.engine_pool import EnginePool, PooledEngines
 from lancer.pipeline.distributed.ray_session import own_error, ray_session
 from lancer.pipeline.execute import StageReport
+from lancer.pipeline.folder import SHARDS, shard_table
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.lease import Lease, leased
 from lancer.pipeline.limits import check_limits
@@ -79,6 +80,7 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
         record = _record(plan)
         store.write_json(record | {"status": "running"})
         store.storage.write(store.uri(QUERIES), parquet_bytes(query_digests(plan)))
+        store.storage.write(store.uri(SHARDS), parquet_bytes(shard_table(plan, store)))
         status = "failed"
         try:
             files = _complete(plan, store, work, lease, result, say)
