@@ -194,7 +194,9 @@ class Storage:
         """
         if not is_remote(uri):
             with _local_writing(uri, only=_DISK), _temporary_beside(uri) as temporary:
-                with open(temporary, "xb") as file:
+                with _local_writing(uri):
+                    file = open(temporary, "xb")  # noqa: SIM115 - the errors of opening it and of writing it differ
+                with file:
                     yield file
                 with _local_writing(uri):
                     _sync(temporary)

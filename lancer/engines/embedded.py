@@ -121,7 +121,7 @@ def verify(folder: Path) -> str:
     """What is wrong with an embedded model's folder, by sha256 of every file (.2 s in all); "" when it is intact."""
     try:
         files = dict(json.loads((folder / MANIFEST).read_text("utf-8"))["files"])
-    except FileNotFoundError:
+    except OSError:
         return f"not found in {folder}"
     except (ValueError, KeyError, TypeError):
         return f"{folder / MANIFEST} is damaged"

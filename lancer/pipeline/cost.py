@@ -7,7 +7,7 @@ that have changed since; they are shared among the records of now.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from lancer import schema
 from lancer.config import Config
@@ -18,6 +18,7 @@ from lancer.pipeline.pricing import (
     HOUR_S,
     EngineUse,
     Money,
+    PerThousand,
     Priced,
     Sums,
     Unit,
@@ -25,11 +26,14 @@ from lancer.pipeline.pricing import (
     by_engine,
     by_query,
     by_stage,
+    per_thousand,
     price,
     spread,
     unit_of,
 )
 from lancer.stages.records import LedgerRecord
+
+NO_STAGE: Final = "(no stage)"  # engines that were held without a call in the ledger
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,10 @@ class SessionTime:
 
 @dataclass(frozen=True)
 class Cost:
-    """What `read_cost` found. `per_query`: measure → p50, p95 and maximum over queries."""
+    """What `read_cost` found. `per_query`: measure → p50, p95 and maximum over queries.
+
+    The sums of `stages`, NO_STAGE among them, are the total.
+    """
 
     output: str
     status: str
@@ -101,6 +108,11 @@ class Cost:
     per_query: dict[str, dict[str, float]]
     engines: list[EngineCost]
     sessions: list[SessionTime]
+
+    @property
+    def per_1000_queries(self) -> PerThousand:
+        """What a thousand queries take."""
+        return per_thousand(self.stages.values())
 
     @property
     def device_s(self) -> float:
@@ -125,6 +137,7 @@ class Cost:
             "queries": self.queries,
             "total": self.total.as_dict(),
             "stages": {stage: sums.as_dict() for stage, sums in self.stages.items()},
+            "per_1000_queries": self.per_1000_queries.as_dict(),
             "per_query": self.per_query,
             "engines": {engine.use.name: engine.as_dict() for engine in self.engines},
             "sessions": [s.as_dict() for s in self.sessions],
@@ -149,17 +162,23 @@ def read_cost(root: str, endpoint: str | None = None) -> Cost:
     priced = price(records, uses)
     own = by_engine(priced)
     engines = [_engine_cost(use, own.get(use.name, [])) for use in uses.values()]
-    total = add_up(priced)
-    for engine in engines:
-        if engine.shared_by is None:
-            total.device_s += engine.use.device_s
-            total.money += engine.unshared
+    total, stages = add_up(priced), {stage: add_up(of) for stage, of in by_stage(priced).items()}
+    unshared = [engine for engine in engines if engine.shared_by is None and engine.use.device_s]
+    if unshared:
+        no_stage = Sums(
+            queries=total.queries,
+            device_s=sum(engine.use.device_s for engine in unshared),
+            money=sum((engine.unshared for engine in unshared), Money()),
+        )
+        stages[NO_STAGE] = no_stage
+        total.device_s += no_stage.device_s
+        total.money += no_stage.money
     return Cost(
         output=run.store.root,
         status=run.status,
         queries=run.queries,
         total=total,
-        stages={stage: add_up(of) for stage, of in by_stage(priced).items()},
+        stages=stages,
         per_query=_per_query(priced, with_money=total.money.known is not None),
         engines=engines,
         sessions=[_session_time(run.config, same, session) for session in run.sessions],

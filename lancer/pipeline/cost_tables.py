@@ -52,12 +52,10 @@ def _stage_table(cost: Cost) -> Table:
         table.add_row(
             stage, *counts, cached, _count(sums.output_tokens), f"{sums.device_s:,.1f}", usd(sums.money), *paid
         )
-    per_1000 = cost.total.per_1000_queries()
-    if per_1000:
-        counts = [_count(round(per_1000[name])) for name in ("calls", "pairs", "prompt_tokens")]
-        money = usd(cost.total.money.times(1000 / cost.total.queries))
-        output = _count(round(per_1000["output_tokens"]))
-        table.add_row("per 1,000 queries", "", *counts, "", output, f"{per_1000['device_s']:,.1f}", money, "", "", "")
+    per_1000 = cost.per_1000_queries
+    counts = [_count(round(per_1000.counts[name])) for name in ("calls", "pairs", "prompt_tokens", "output_tokens")]
+    seconds = f"{per_1000.counts['device_s']:,.1f}"
+    table.add_row("per 1,000 queries", "", *counts[:3], "", counts[3], seconds, usd(per_1000.money), "", "", "")
     return table
 
 

@@ -167,19 +167,11 @@ class Sums:
         """Prompt and output."""
         return self.prompt_tokens + self.output_tokens
 
-    def per_1000_queries(self) -> dict[str, Any]:
-        """What a thousand queries take; {} before the first one."""
-        if not self.queries:
-            return {}
-        factor = 1000 / self.queries
-        names = ("calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens", "device_s")
-        return {name: getattr(self, name) * factor for name in names} | self.money.times(factor).as_dict()
-
     def as_dict(self) -> dict[str, Any]:
         """As JSON."""
-        names = ("queries", "calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens", "device_s")
         return {
-            **{name: getattr(self, name) for name in names},
+            "queries": self.queries,
+            **{name: getattr(self, name) for name in _ADDED},
             "cached_share": self.cached_share,
             **self.money.as_dict(),
             "paid_already": {
@@ -187,8 +179,33 @@ class Sums:
                 "tokens": self.reused_tokens,
                 "would_have_cost_usd": self.reused_money.known,
             },
-            "per_1000_queries": self.per_1000_queries(),
         }
+
+
+_ADDED: Final = ("calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens", "device_s")
+
+
+@dataclass(frozen=True)
+class PerThousand:
+    """What a thousand queries take: by the queries of each stage, as later stages may not have had them all yet."""
+
+    counts: dict[str, float]
+    money: Money
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return self.counts | self.money.as_dict()
+
+
+def per_thousand(stages: Iterable[Sums]) -> PerThousand:
+    """Of a run, given its stages."""
+    counts, money = dict.fromkeys(_ADDED, 0.0), Money()
+    for sums in stages:
+        if sums.queries:
+            factor = 1000 / sums.queries
+            counts = {name: counts[name] + factor * getattr(sums, name) for name in _ADDED}
+            money += sums.money.times(factor)
+    return PerThousand(counts, money)
 
 
 def add_up(priced: Iterable[Priced]) -> Sums:
@@ -196,7 +213,7 @@ def add_up(priced: Iterable[Priced]) -> Sums:
     sums, queries = Sums(), set()
     for p in priced:
         queries.add(p.record.query_id)
-        for name in ("calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
+        for name in _ADDED[:-1]:
             setattr(sums, name, getattr(sums, name) + getattr(p.record, name))
         sums.reused_calls += p.record.reused_calls
         sums.reused_tokens += p.record.reused_tokens

@@ -29,7 +29,8 @@ from lancer.stages.base import StageOutput
 from lancer.storage import Storage, join
 
 TABLES: Final = ("ranking.parquet", "coverage.parquet", "ledger.parquet", "failures.parquet")
-OURS: Final = ("parts", "calls", "sessions", "queries.parquet", "shards.parquet", "run.json", *TABLES)  # names below the run folder
+# Names below the run folder.
+OURS: Final = ("parts", "calls", "sessions", "queries.parquet", "shards.parquet", "run.json", *TABLES)
 _LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
 _FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA))), nullable=False)
 

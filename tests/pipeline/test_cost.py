@@ -17,11 +17,7 @@ from lancer.engines.protocols import EngineClock
 from lancer.errors import InputError, OutputError
 from lancer.pipeline.cost import Cost, read_cost
 from lancer.pipeline.cost_tables import render_cost
-from lancer.pipeline.folder import SHARDS, shard_table
-from lancer.pipeline.inputs import read_inputs
-from lancer.pipeline.plan import make_plan
-from lancer.pipeline.store import RunStore, parquet_bytes
-from lancer.storage import Storage
+from lancer.pipeline.status import StatusReader
 from tests.pipeline.folders import JUDGED, RunMaker, ago
 from tests.pipeline.small import DOCUMENTS, REQUESTS, small_config
 
@@ -64,7 +60,7 @@ def test_a_run_by_stage_query_and_engine(tmp_path: Path) -> None:
     assert 0.25 < cost.per_query["usd"]["max"] < 0.5
     (engine,) = cost.engines
     assert (engine.shared_by, engine.use.calls, engine.sums.calls) == ("tokens", CALLS, CALLS)
-    assert cost.total.per_1000_queries()["usd"] == pytest.approx(250)
+    assert cost.per_1000_queries.money.usd == pytest.approx(250)
     shown = lines(cost)
     assert any(line.startswith(f"judge 4 {CALLS} {CALLS}") and "600.0 1.00" in line for line in shown)
     assert any(line.startswith("per 1,000 queries 18,000 18,000") and "150,000.0 250.00" in line for line in shown)
@@ -138,6 +134,8 @@ def test_an_engine_that_no_record_called_is_paid_too(tmp_path: Path) -> None:
     assert cost.total.money.known == pytest.approx(2.0)
     assert cost.total.device_s == pytest.approx(4200)
     assert [(e.use.name, e.shared_by) for e in cost.engines] == [("llm", "tokens"), ("idle", None)]
+    assert cost.stages["(no stage)"].money.usd == pytest.approx(1.0)
+    assert cost.per_1000_queries.money.usd == pytest.approx(500)
 
 
 def test_devices_are_gpus_where_an_engine_has_them(tmp_path: Path) -> None:
@@ -175,10 +173,6 @@ def test_a_real_run_adds_up(tmp_path: Path) -> None:
     overrides = (*JUDGED, PRICED, "engines.llm.latency_s=0.2")
     config = small_config(tmp_path, *overrides)
     result = lancer.run(config)
-    store = RunStore(Storage(), config.output)
-    plan = make_plan(config, read_inputs(config, Storage()), Storage())
-    store.storage.write(store.uri(SHARDS), parquet_bytes(shard_table(plan, store)))
-
     cost = read_cost(config.output)
     (engine,), (session,) = cost.engines, cost.sessions
     clocks = result.engines["llm"]
@@ -189,11 +183,12 @@ def test_a_real_run_adds_up(tmp_path: Path) -> None:
     assert cost.total.device_s == pytest.approx(sum(c.startup_s + c.busy_s + c.idle_s for c in clocks))
     assert cost.total.money.known == pytest.approx(cost.total.device_s / 3600 * 6)
     assert 0 < session.engine_s <= session.held_s * session.devices
+    status = StatusReader(config.output).read()
+    assert (status.status, status.finished, [s.failed for s in status.stages]) == ("finished", len(REQUESTS), [0] * 4)
+    assert status.spent.usd == pytest.approx(cost.total.money.usd)
 
     other = small_config(tmp_path, *overrides, f"output={tmp_path}/second", f"store={tmp_path}/run")
     lancer.run(other)
-    store = RunStore(Storage(), other.output)
-    store.storage.write(store.uri(SHARDS), parquet_bytes(shard_table(plan, store)))
     reused = read_cost(other.output)
     judge = reused.stages["judge"]
     assert (judge.calls, judge.reused_calls, judge.reused_tokens) == (0, CALLS, cost.stages["judge"].tokens)

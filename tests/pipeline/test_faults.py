@@ -266,15 +266,23 @@ def empty(file: Path) -> None:
 
 def exchange(file: Path) -> None:
     """Puts another shard's part in its place."""
-    other = next(f for f in file.parent.iterdir() if f != file)
+    other = next(f for f in sorted(file.parent.iterdir()) if f != file)
     file.write_bytes(other.read_bytes())
+
+
+def foreign(file: Path) -> None:
+    """Puts another shard's part in its place, under a name that fits its bytes."""
+    other = next(f for f in sorted(file.parent.iterdir()) if f != file)
+    file.unlink()
+    name, _, _ = file.name.rpartition("-")
+    shutil.copy(other, file.with_name(f"{name}-{other.name.rpartition('-')[2]}"))
 
 
 def parts(folder: Path, stage: str) -> list[Path]:
     return sorted(p for p in (folder / "run" / "parts").rglob("*.parquet") if p.parent.name.startswith(stage))
 
 
-@pytest.mark.parametrize("damage", [flip, tear, empty, exchange])
+@pytest.mark.parametrize("damage", [flip, tear, empty, exchange, foreign])
 def test_damaged_parts_are_made_again_from_the_journal(
     copied: Path, undisturbed: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -300,6 +308,32 @@ def test_a_part_whose_answers_are_lost_too_is_asked_for_again(copied: Path, undi
     result = run(again(copied, undisturbed))
     assert run_bytes(copied / "run") == run_bytes(undisturbed / "run")
     assert calls(result) == {"decompose": 0, "judge": CALLS["judge"] // len(REQUESTS)}
+
+
+def test_ratings_of_other_sub_questions_are_not_taken_over(served: Served) -> None:
+    """A decomposition that is made again may come out differently; the ratings of the first one are not its ratings."""
+    first = [f"{i}. Is this the question number {i} of the first answer?" for i in (1, 2)]
+    other = [f"{i}. Is this the question number {i} of the other answer?" for i in (1, 2)]
+    questions = first
+
+    def decomposing(request: Request) -> Reply | None:
+        return None if "<document>" in request.prompt else completion("\n".join(questions), usage=None)
+
+    served.rater.fault = decomposing
+    config = served.config("decompose={source: llm, n: 2}", "limits.failed_queries=1")
+    run(config)
+    assert all("first" in r["sub_question"] for r in served.coverage())
+    questions = other
+    shutil.rmtree(served.folder / "run" / "calls")
+    for part in parts(served.folder, "decompose"):
+        part.unlink()
+    served.rater.asked.clear()
+    run(config)
+    rows = served.coverage()
+    assert all("other" in r["sub_question"] for r in rows)
+    judged = Counter(prompt for prompt in served.rater.asked.elements() if "<document>" in prompt)
+    assert judged.total() == len(rows), "every pair was judged with the question that stands beside it"
+    assert all("other" in prompt for prompt in judged)
 
 
 # What a change costs
@@ -463,7 +497,7 @@ def test_an_object_store_that_fails_now_and_then_is_survived(
     s3_server: S3Server, undisturbed: Path, tmp_path: Path
 ) -> None:
     def fault(method: str, number: int) -> int | None:
-        return {3: 500, 6: 503, 9: 0}.get(number % 12)
+        return {5: 500, 10: 503, 15: 0}.get(number % 20)
 
     bucket = s3_server.create_bucket()
     with faulty(s3_server, fault) as (endpoint, counted):

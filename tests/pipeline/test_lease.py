@@ -145,7 +145,7 @@ def test_a_holder_elsewhere_that_gives_a_sign_of_life_keeps_the_folder(tmp_path:
         lambda: storage.write(str(file), json.dumps(json.loads(file.read_text()) | {"heartbeat": "later"}).encode()),
     )
     beat.start()
-    with pytest.raises(OutputError, match="is being written by process .* on another-host, since"):
+    with pytest.raises(OutputError, match=r"is being written by process .* on another-host, since"):
         take(storage, root, said.append)
     beat.join()
     assert tokens(storage, root) == [1]
@@ -210,9 +210,14 @@ def test_an_interrupt_stays_an_interrupt_where_the_last_record_cannot_be_written
     tmp_path: Path, said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = Flaky()
-    with pytest.raises(KeyboardInterrupt), leased(storage, str(tmp_path), said.append):
-        storage.down = True
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with leased(storage, str(tmp_path), said.append):
+            storage.down = True
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert "the last record of session 1 could not be written" in caplog.text
 
 

@@ -6,7 +6,18 @@ import pytest
 
 from lancer.config import PriceConfig
 from lancer.engines.protocols import Generation
-from lancer.pipeline.pricing import EngineUse, Money, add_up, by_query, by_stage, price, spread, unit_of
+from lancer.pipeline.pricing import (
+    EngineUse,
+    Money,
+    Sums,
+    add_up,
+    by_query,
+    by_stage,
+    per_thousand,
+    price,
+    spread,
+    unit_of,
+)
 from lancer.stages.records import LedgerRecord, of_generations
 
 
@@ -106,10 +117,16 @@ def test_sums_by_stage_and_query_and_per_thousand() -> None:
     judge = stages["judge"]
     assert (judge.queries, judge.calls, judge.tokens, judge.cached_share) == (2, 6, 210, 0.5)
     assert judge.device_s == pytest.approx(LLM.device_s), "shares add up to the whole"
-    per_1000 = judge.per_1000_queries()
-    assert (per_1000["calls"], per_1000["device_s"], per_1000["usd"]) == (3000, pytest.approx(100_000), None)
     assert {q: add_up(own).calls for q, own in by_query(priced).items()} == {"a": 2, "b": 4}
-    assert add_up([]).per_1000_queries() == {}
+
+
+def test_a_thousand_queries_by_the_queries_that_each_stage_has_had() -> None:
+    early = Sums(queries=4, calls=4, device_s=2, money=Money(1.0))
+    late = Sums(queries=1, calls=10, device_s=3, money=Money(0.0, frozenset({"x"})))
+    found = per_thousand([early, late, Sums()])
+    assert (found.counts["calls"], found.counts["device_s"]) == (1000 + 10_000, 500 + 3000)
+    assert found.as_dict()["usd"] == 250.0
+    assert found.as_dict()["without_price"] == ["x"]
 
 
 def test_spread_over_queries() -> None:
