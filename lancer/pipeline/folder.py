@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from lancer.config import Config
 from lancer.errors import DamagedError, InputError, OutputError
 from lancer.pipeline.finish import final_name
-from lancer.pipeline.lease import DEAD_S, FOLDER, _dead_here, read_session, tokens
+from lancer.pipeline.lease import DEAD_S, FOLDER, dead_here, read_session, tokens
 from lancer.pipeline.plan import Plan
 from lancer.pipeline.store import RunStore
 from lancer.storage import Entry, Storage, StorageConfig
@@ -80,7 +80,7 @@ class Session:
     @property
     def alive(self) -> bool:
         """Whether it still writes, by its process where that is on this host, else by its last heartbeat."""
-        running = self.record.get("status") == "running" and not _dead_here(self.record)
+        running = self.record.get("status") == "running" and not dead_here(self.record)
         return running and time.time() - self.heartbeat <= DEAD_S
 
     @property

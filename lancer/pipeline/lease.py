@@ -128,8 +128,8 @@ def take(storage: Storage, root: str, say: Say) -> Lease:
     while True:
         last = max(tokens(storage, root), default=0)
         holder = read_session(storage, root, last) if last else {}
-        if not last or holder.get("status") not in (None, "running") or _dead_here(holder):
-            if holder and _dead_here(holder) and holder.get("status") == "running":
+        if not last or holder.get("status") not in (None, "running") or dead_here(holder):
+            if holder and dead_here(holder) and holder.get("status") == "running":
                 say(f"taking over from session {last}, whose process {holder.get('pid')} is gone")
             lease = _create(storage, root, last + 1, say)
             if lease is not None:
@@ -176,7 +176,7 @@ def _holder(token: int) -> dict[str, Any]:
     }
 
 
-def _dead_here(holder: dict[str, Any]) -> bool:
+def dead_here(holder: dict[str, Any]) -> bool:
     """The holder ran on this host and its process is gone, or is another one under the same number."""
     if holder.get("host") != socket.gethostname():
         return False

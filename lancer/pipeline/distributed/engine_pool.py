@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import ray
 
@@ -34,26 +35,29 @@ class EngineActor:
     and keeps others out: if the engine dies then, that call is the cause.
     """
 
-    def __init__(self, config: EngineConfig, source: DocumentSource, storage: Storage) -> None:
+    def __init__(self, config: EngineConfig, source: DocumentSource, storage: Storage, asked: float) -> None:
         self._config, self._source, self._storage = config, source, storage
         self._building = threading.Lock()
         self._built: Any = None
+        self._since = asked  # time.time() since when a device is held for the engine that is built next
+        self._before = NO_TIME  # of engines that died
         self._changed = threading.Condition()
         self._running, self._alone = 0, False
 
     def _engine(self) -> Any:
         with self._building:
             if self._built is None:
+                waited = max(0.0, time.time() - self._since)
                 self._built = build_engine(self._config, self._source, self._storage)
+                self._before = replace(self._before, startup_s=self._before.startup_s + waited)
             return self._built
 
     def ping(self) -> None:
         """Answers when the process is there."""
 
     def clock(self) -> EngineClock:
-        """Starts the engine if need be."""
-        clock: EngineClock = self._engine().clock()
-        return clock
+        """Starts the engine if need be. Start-up counts from when the actor was asked for; engines that died count in."""
+        return add_clocks(self._before, self._engine().clock())
 
     def call(self, method: str, *args: Any, alone: bool = False, **options: Any) -> Any:
         """Calls one of the engine's methods."""
@@ -64,6 +68,7 @@ class EngineActor:
             except EngineDied:
                 with self._building:
                     if self._built is engine:
+                        self._before, self._since = add_clocks(self._before, engine.clock()), time.time()
                         engine.close()
                         self._built = None
                 raise
@@ -81,6 +86,25 @@ class EngineActor:
                 self._changed.notify_all()
 
 
+NO_TIME: Final = EngineClock(startup_s=0.0, busy_s=0.0, idle_s=0.0, calls=0, tokens=0)
+
+
+def age(clock: EngineClock) -> float:
+    """Seconds since it was asked for."""
+    return clock.startup_s + clock.busy_s + clock.idle_s
+
+
+def add_clocks(one: EngineClock, other: EngineClock) -> EngineClock:
+    """Both together."""
+    return EngineClock(
+        startup_s=one.startup_s + other.startup_s,
+        busy_s=one.busy_s + other.busy_s,
+        idle_s=one.idle_s + other.idle_s,
+        calls=one.calls + other.calls,
+        tokens=one.tokens + other.tokens,
+    )
+
+
 class EnginePool:
     """The replicas of one engine, started together. Cheap to send to workers: it holds actor handles only."""
 
@@ -95,7 +119,8 @@ class EnginePool:
             max_restarts=restarts,
             max_task_retries=0,  # a call that may have killed it must not go again by itself
         )
-        self._actors: list[Any] = [actor.remote(config, source, storage) for _ in range(config.replicas)]
+        asked = time.time()
+        self._actors: list[Any] = [actor.remote(config, source, storage, asked) for _ in range(config.replicas)]
 
     def wait_until_started(self) -> None:
         """Raises what kept an engine from starting."""

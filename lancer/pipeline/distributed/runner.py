@@ -20,13 +20,14 @@ import ray
 
 import lancer
 from lancer.config import Config
+from lancer.engines.protocols import EngineClock
 from lancer.errors import DamagedError, EngineError
 from lancer.evaluation.measures import evaluate, parse_measures
 from lancer.formats.qrels import read_qrels
 from lancer.formats.runs import read_run
 from lancer.pipeline import finish
 from lancer.pipeline.distributed.dataset import build_dataset, shard_blocks
-from lancer.pipeline.distributed.engine_pool import EnginePool, PooledEngines
+from lancer.pipeline.distributed.engine_pool import NO_TIME, EnginePool, PooledEngines, add_clocks, age
 from lancer.pipeline.distributed.ray_session import own_error, ray_session
 from lancer.pipeline.execute import StageReport
 from lancer.pipeline.folder import SHARDS, shard_table
@@ -78,9 +79,9 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
         for line in lines_on_reuse(plan, work, before):
             say(line)
         record = _record(plan)
-        store.write_json(record | {"status": "running"})
         store.storage.write(store.uri(QUERIES), parquet_bytes(query_digests(plan)))
         store.storage.write(store.uri(SHARDS), parquet_bytes(shard_table(plan, store)))
+        store.write_json(record | {"status": "running"})
         status = "failed"
         try:
             files = _complete(plan, store, work, lease, result, say)
@@ -121,9 +122,23 @@ class _Watch:
         self._plan, self._result = plan, result
         self.total = sum(s.table.num_rows for s in work.todo)
         self.done = 0
-        self.pools: dict[str, EnginePool] = {}
+        self._pools: dict[str, EnginePool] = {}
+        self._asked = 0.0  # when the pools were
+        self._seconds = 0.0  # from then to the last look at their clocks
+        self._gone: dict[str, list[EngineClock]] = {}  # of engines whose process died, per replica
+        self._lock = threading.Lock()
         self._moved = time.monotonic()
         self._calls = -1
+
+    @contextlib.contextmanager
+    def watching(self, pools: dict[str, EnginePool], asked: float) -> Iterator[None]:
+        """While it is open, the clocks of these pools are looked at; a last time at the end."""
+        self._pools, self._asked = pools, asked
+        try:
+            yield
+        finally:
+            self._poll()
+            self._pools = {}
 
     def finished(self, queries: int, reports: list[StageReport]) -> None:
         """One more shard."""
@@ -133,17 +148,28 @@ class _Watch:
         check_limits(self._plan.config.limits, self._result)
 
     def engine_line(self) -> str:
-        """`llm 1,230 calls`; empty while an engine does not answer."""
+        """`llm 1,230 calls`."""
         self._poll()
         return ", ".join(f"{name} {sum(c.calls for c in of):,} calls" for name, of in self._result.engines.items())
 
     def _poll(self) -> None:
-        for name, pool in list(self.pools.items()):
-            with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-                self._result.engines[name] = pool.clocks(timeout=REPORT_TIMEOUT_S)
-        calls = sum(c.calls for of in self._result.engines.values() for c in of)
-        if calls != self._calls:
-            self._calls, self._moved = calls, time.monotonic()
+        with self._lock:
+            for name, pool in self._pools.items():
+                with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+                    self._result.engines[name] = self._with_gone(name, pool.clocks(timeout=REPORT_TIMEOUT_S))
+                    self._seconds = time.monotonic() - self._asked
+            calls = sum(c.calls for of in self._result.engines.values() for c in of)
+            if calls != self._calls:
+                self._calls, self._moved = calls, time.monotonic()
+
+    def _with_gone(self, name: str, clocks: list[EngineClock]) -> list[EngineClock]:
+        """The clocks, and those of earlier processes of the same replicas: a clock that went back is another one's."""
+        before = self._result.engines.get(name)
+        gone = self._gone.setdefault(name, [NO_TIME] * len(clocks))
+        for i, clock in enumerate(clocks):
+            if before and age(add_clocks(gone[i], clock)) < age(before[i]):
+                gone[i] = before[i]
+        return [add_clocks(past, clock) for past, clock in zip(gone, clocks, strict=True)]
 
     def check_stall(self) -> None:
         """EngineError when nothing has moved for `limits.stall_s`; says what each engine was doing."""
@@ -154,22 +180,28 @@ class _Watch:
 
     def report(self) -> dict[str, Any]:
         """For the session record."""
-        return {"queries_to_do": self.total, "queries_done": self.done, "result": self._result.as_dict()}
+        self._poll()
+        return {
+            "queries_to_do": self.total,
+            "queries_done": self.done,
+            "engines_s": self._seconds,
+            "result": self._result.as_dict(),
+        }
 
 
 def _compute(plan: Plan, store: RunStore, work: Work, lease: Lease, watch: _Watch, say: Say) -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(ray_session(plan))
         shards = shard_blocks(work.todo)
-        watch.pools = stack.enter_context(_pools(plan, work, store.storage, say))
-        engines = PooledEngines(watch.pools, plan.source, store.storage)
+        asked = time.monotonic()
+        pools = stack.enter_context(_pools(plan, work, store.storage, say))
+        stack.enter_context(watch.watching(pools, asked))
+        engines = PooledEngines(pools, plan.source, store.storage)
         dataset = build_dataset(shards, plan, store, work, engines)
         with Progress(watch.total, watch.engine_line) as progress:
             for row in _rows(dataset, (lease.check, watch.check_stall)):
                 watch.finished(row["queries"], [StageReport(**report) for report in json.loads(row["reports"])])
                 progress.advance(row["queries"])
-        watch.engine_line()
-        watch.pools = {}
 
 
 def _rows(dataset: ray.data.Dataset, each_second: tuple[Callable[[], None], ...]) -> Iterator[dict[str, Any]]:
