@@ -17,7 +17,13 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    # argparse ends a list of positional arguments at the first option: overrides may also stand behind one.
+    if rest and not (hasattr(arguments, "overrides") and all("=" in r and not r.startswith("-") for r in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides += rest
     try:
         code: int = arguments.call(arguments)
     except LancerError as error:

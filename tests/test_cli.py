@@ -312,3 +312,12 @@ def test_the_installed_command_passes_the_exit_code_on(tmp_path: Path) -> None:
     ended = subprocess.run([command, "plan", "none.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, "")
     assert ended.stderr == "lancer: none.yaml: cannot be read: No such file or directory\n"
+
+
+def test_overrides_may_stand_behind_options(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["plan", str(ROOT / "configs" / "demo.yaml"), "retrieve.depth=7", "--output", "json", "retrieve.dpth=3"]
+    assert main(command) == 2
+    assert "did you mean 'depth'?" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        main(["evaluate", "--run", "x.trec", "--nonsense", "retrieve.depth=3"])
+    assert stopped.value.code == 2

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
+import ray
 
 from lancer.config import Config
 from lancer.errors import EngineError, LimitError, OutputError, StorageError
@@ -172,7 +173,8 @@ def test_too_many_failures_end_a_run_and_it_can_be_mended(served: Served) -> Non
 
 
 def test_a_query_that_kills_its_engine_is_set_aside_and_others_are_rated(served: Served) -> None:
-    raylet, kills = local_raylet(), []
+    raylet = local_raylet()
+    kills: list[int] = []
 
     def fatal(request: Request) -> Reply | None:
         if POISON_TEXT in request.prompt and (actors := engine_actors(raylet)):
@@ -202,7 +204,8 @@ def test_a_query_that_kills_its_engine_is_set_aside_and_others_are_rated(served:
 def test_an_engine_that_is_killed_once_costs_nobody_anything_but_time(served: Served, tmp_path: Path) -> None:
     run(served.config(f"output={tmp_path}/undisturbed"))
     served.rater.asked.clear()
-    raylet, kills = local_raylet(), []
+    raylet = local_raylet()
+    kills: list[int] = []
 
     def once(request: Request) -> Reply | None:
         if not kills and served.rater.asked.total() > 20:
@@ -513,7 +516,10 @@ def test_an_object_store_that_fails_now_and_then_is_survived(
 
 @pytest.mark.s3
 @pytest.mark.parametrize("s3_server", ["moto"], indirect=True)
-def test_an_object_store_that_is_gone_ends_the_run_resumably(s3_server: S3Server, undisturbed: Path) -> None:
+def test_an_object_store_that_is_gone_ends_the_run_resumably(
+    s3_server: S3Server, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "DEAD_S", 1.0)  # this process, which could not say that it ended, is still alive
     down = threading.Event()
 
     def fault(method: str, number: int) -> int | None:
@@ -582,13 +588,14 @@ def test_a_run_that_lost_its_folder_stops(undisturbed: Path, tmp_path: Path, mon
 def test_an_interrupted_run_stops_within_seconds_and_goes_on(
     undisturbed: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    import ray
-
+    """SIGINT on a Ray of its own, SIGTERM on a cluster's."""
     overrides = [f"output={tmp_path}/run", f"engines={{llm: {ENGINE}}}", "engines.llm.latency_s=1", "ray.workers=1"]
     config = judged_config(undisturbed, *overrides)
     (tmp_path / "config.json").write_text(config.model_dump_json(exclude_none=False))
     command = [sys.executable, "-m", "lancer.cli", "run", str(tmp_path / "config.json")]
-    environment = os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    environment = os.environ | {"RAY_worker_niceness": "0"}
+    if number == signal.SIGTERM:
+        environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         deadline = time.monotonic() + 60

@@ -56,7 +56,7 @@ class EngineActor:
         """Answers when the process is there."""
 
     def clock(self) -> EngineClock:
-        """Starts the engine if need be. Start-up counts from when the actor was asked for; engines that died count in."""
+        """Starts the engine if need be. Start-up begins when the actor is asked for; engines that died count in."""
         return add_clocks(self._before, self._engine().clock())
 
     def call(self, method: str, *args: Any, alone: bool = False, **options: Any) -> Any:
