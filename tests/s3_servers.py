@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,22 @@ def s3_server(
 ) -> Iterator[S3Server]:
     """An S3 server on a free port of 127.0.0.1, stopped at the end of the session."""
     name = str(request.param)
-    folder = tmp_path_factory.mktemp(name)
+    with running_server(name, tmp_path_factory.mktemp(name), s3_credentials) as server:
+        yield server
+
+
+@contextmanager
+def running_server(name: str, folder: Path, credentials: dict[str, str]) -> Iterator[S3Server]:
+    """moto or rclone on a free port of 127.0.0.1 until the block ends; `folder` is for its log and its files."""
     port = _free_port()
-    command = _command(name, port, folder, s3_credentials)
-    with (folder.parent / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    served = folder / "served"
+    served.mkdir()
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(_command(name, port, served, credentials), stdout=output, stderr=subprocess.STDOUT)
     try:
-        _wait_for(port, process, Path(log.name))
-        yield S3Server(name, f"http://127.0.0.1:{port}", s3_credentials)
+        _wait_for(port, process, log)
+        yield S3Server(name, f"http://127.0.0.1:{port}", credentials)
     finally:
         process.terminate()
         process.wait(timeout=20)
@@ -102,4 +111,4 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
-    pytest.fail(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")
+    raise RuntimeError(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")

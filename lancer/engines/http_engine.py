@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 BACKOFF_S: Final = 0.5  # before the second attempt; doubled before each further one
 BACKOFF_MAX_S: Final = 60.0
 WAIT_MAX_S: Final = 300.0  # a server that asks to wait longer (a daily quota) is not waited for
-DEAD_AFTER: Final = 32  # calls in a row that ran out of attempts: more than the sub-questions of one bad document
+# Calls in a row that ran out of attempts, beyond those in flight together: more than the sub-questions of one document.
+DEAD_AFTER: Final = 32
 
 
 class HttpConfig(Closed):
@@ -235,7 +236,7 @@ class HttpEngine:
                 await asyncio.sleep(wait)
         reason = f"{failed.reason} (attempt {attempt} of {attempts})"
         self._failed_in_row += 1
-        if not failed.connected or self._failed_in_row >= DEAD_AFTER:
+        if not failed.connected or self._failed_in_row >= DEAD_AFTER + self.config.concurrency:
             raise EngineError(f"{self.config.base_url} does not serve: {reason}")
         return _timed(_failed(reason), call, run_s)
 

@@ -198,11 +198,10 @@ def test_what_concerns_every_call_ends_the_engine_at_once(name: str) -> None:
         with pytest.raises(EngineError, match=said) as caught:
             engine.generate(prompts(*"abcdefgh"), ONE)
         assert server.base_url in str(caught.value)
-        asked = len(server.requests)
-        assert asked <= 2, "the calls that waited are not sent"
         with pytest.raises(EngineError, match=said):
             engine.generate(prompts("later"), ONE)
-    assert len(server.requests) == asked
+    # The second of two at once may still be on its way when the first one's answer ends the engine.
+    assert len(server.requests) <= 2, "the calls that waited are not sent"
 
 
 def test_a_forbidden_prompt_among_answered_ones_fails_alone() -> None:
@@ -229,14 +228,14 @@ def test_a_server_that_fails_call_after_call_ends_the_engine() -> None:
     with running(lambda request: error(500, "engine dead"), retries=0, concurrency=4) as (engine, server):
         with pytest.raises(EngineError, match="does not serve: 500 Internal Server Error: engine dead"):
             engine.generate(prompts(*(str(i) for i in range(200))), ONE)
-        assert len(server.requests) <= http_engine.DEAD_AFTER + 4
+        assert len(server.requests) <= http_engine.DEAD_AFTER + 2 * 4
 
 
 def test_failures_among_answers_do_not_end_the_engine() -> None:
     def answer(request: Request) -> Reply:
         return echo(request) if int(request.prompt) % 10 == 0 else error(500)
 
-    with running(answer, retries=0) as (engine, _):
+    with running(answer, retries=0, concurrency=4) as (engine, _):
         got = engine.generate(prompts(*(str(i) for i in range(200))), ONE)
     assert sum(not g.error for g in got) == 20
 
