@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-.PHONY: help setup models demo test check bench clean
+.PHONY: help setup models demo test check bench chaos clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -18,6 +18,7 @@ help:
 	echo "make test    set up and run the tests"
 	echo "make check   set up; format, lint and types"
 	echo "make bench   set up and run every benchmark"
+	echo "make chaos   set up and kill a job 25 times on disk and 25 times on S3"
 	echo "make setup   only the environment (.venv)         make models   only the embedded models"
 	echo "make clean   remove the environment and all caches in this folder"
 
@@ -81,6 +82,10 @@ bench: models
 	  echo "bench: $$name"
 	  $(BIN)/python -m "tests.benchmarks.$$name"
 	done
+
+chaos: setup
+	@echo "chaos: a job is killed 25 times on disk and 25 times on S3, resumed, and compared with an undisturbed one"
+	$(BIN)/python -m tests.chaos.harness --storage disk s3 --kills 25
 
 clean:
 	@echo "clean: removing .venv and the caches in this folder (the models' cache and runs stay)"

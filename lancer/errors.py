@@ -6,7 +6,8 @@ LancerError                      1
 ├── PlanError                    4   the run cannot fit: hardware, columns, scales
 ├── SetupError                   5   this machine lacks a package, Java, a model
 ├── EngineError                  6   an engine did not start, or cannot go on
-│   └── EngineDied               6   it died under some calls; it may be started again
+│   ├── EngineDied               6   it died under some calls; it may be started again
+│   └── EngineNotStarted         6   it was thought not to be needed
 ├── LimitError                   7   more failures than the config allows
 ├── OutputError                  8   the output cannot be written, or holds another run
 │   └── DamagedError             8   a file of the run is not what was written
@@ -81,6 +82,10 @@ class EngineError(LancerError):
 
 class EngineDied(EngineError):
     """An engine died under some calls, one of which may be the cause; a new one can be started."""
+
+
+class EngineNotStarted(EngineError):
+    """A stage had to run again whose part seemed to be there, so its engine was not started."""
 
 
 class LimitError(LancerError):

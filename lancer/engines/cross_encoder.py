@@ -56,7 +56,7 @@ class CrossEncoderConfig(Closed):
     window: int = Field(default=400, gt=0)
     """Tokens of the document in a window."""
     stride: int = Field(default=200, gt=0)
-    batch_tokens: int = Field(default=4096, gt=0)
+    batch_tokens: int = Field(default=2048, gt=0)
     """Tokens in a pack; a single longer pair is a pack of its own. About 65,536 fill a GPU."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"

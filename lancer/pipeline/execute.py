@@ -77,19 +77,24 @@ def run_stage(
     if there is not None and not redo:
         try:
             part = at.store.read_part(there, stage)
+            if not part["query_id"].equals(table["query_id"]):
+                raise DamagedError(there, "it holds other queries")
         except DamagedError as error:
             log.warning("%s; computing it again", error)
+            part = None
     reused = part is not None
     if part is None:
-        part = _compute(stage, table, at)
         if there is not None:
-            at.store.storage.delete(there)  # before: two parts under one key would leave open which one counts
+            # First: two parts under one key would leave open which one counts, and one that must not be used again must
+            # not be found again when this ends here.
+            at.store.storage.delete(there)
+        part = _compute(stage, table, at)
         at.store.write_table(name, part)
     for new in stage.stage.adds:
         table = table.append_column(new, part[new.name])
     for name in ("ledger", "failures"):
         table = _extend(table, name, part[name])
-    return table, _report(stage, part, reused, time.monotonic() - start)
+    return table, report_of(stage, part, reused=reused, seconds=time.monotonic() - start)
 
 
 def _compute(stage: PlannedStage, table: pa.Table, at: Surroundings) -> pa.Table:
@@ -108,7 +113,8 @@ def _compute(stage: PlannedStage, table: pa.Table, at: Surroundings) -> pa.Table
     return part_table(stage, columns, output)
 
 
-def _report(stage: PlannedStage, part: pa.Table, reused: bool, seconds: float) -> StageReport:
+def report_of(stage: PlannedStage, part: pa.Table, *, reused: bool, seconds: float = 0.0) -> StageReport:
+    """What a part says of its stage on its shard."""
     report = StageReport(stage.name, part.num_rows, reused, seconds)
     for entries, failures in zip(part["ledger"].to_pylist(), part["failures"].to_pylist(), strict=True):
         reasons = Counter(failure["reason"] for failure in failures)

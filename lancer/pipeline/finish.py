@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow.compute as pc
 
 from lancer import schema
+from lancer.errors import DamagedError
 from lancer.formats.runs import write_run
 from lancer.pipeline.plan import Plan, Shard, digest
 from lancer.pipeline.store import TABLES, RunStore
@@ -61,7 +62,10 @@ def _rankings(plan: Plan, store: RunStore, selector: str | None) -> Iterator[tup
     """(query_id, doc_ids) of one selector; of the first stage when it is None."""
     there = store.by_key(store.uri("ranking.parquet"))
     for shard in plan.shards:
-        table = store.read_table(there[store.uri("ranking.parquet", final_name(plan, shard))], schema.RANKING_SCHEMA)
+        uri = there[store.uri("ranking.parquet", final_name(plan, shard))]
+        table = store.read_table(uri, schema.RANKING_SCHEMA)
+        if not set(table["query_id"].to_pylist()) <= set(shard.table["query_id"].to_pylist()):
+            raise DamagedError(uri, "it holds other queries")
         rows = table.filter(pc.equal(table["selector"], selector or plan.selectors[0]))
         order = "rank" if selector else "first_stage_rank"
         by_query: dict[str, list[tuple[int, str]]] = {}

@@ -24,10 +24,12 @@ def check_limits(limits: LimitsConfig, result: RunResult) -> None:
                 )
             )
         # of a tenth of the queries at least, so that the first bad shard does not end a long run
-        if 10 * total.queries >= result.queries and total.failed_cells > limits.failed_cells * total.cells:
+        # those of queries that were not counted are as many each
+        cells = total.cells * total.queries / (total.counted_queries or total.queries or 1)
+        if 10 * total.queries >= result.queries and total.failed_cells > limits.failed_cells * cells:
             raise LimitError(
                 _message(
-                    f"stage {total.stage!r}: {total.failed_cells:,} of {total.cells:,} cells failed",
+                    f"stage {total.stage!r}: {total.failed_cells:,} of {cells:,.0f} cells failed",
                     "failed_cells",
                     limits.failed_cells,
                     reasons,

@@ -44,16 +44,16 @@ class Work:
 def open_output(store: RunStore, mode: Mode) -> dict[str, Any] | None:
     """`run.json` of the run that goes on; None for a new one. OutputError: unwritable, no run folder, or forbidden."""
     store.storage.check_writable(store.root)
-    before = store.read_json()
+    before = None if mode == "overwrite" else store.read_json()
     if before is None:
-        if store.storage.list(store.root):
+        if not store.only_ours():
             raise OutputError(
                 f"{store.root} holds files, but no run.json: it is no run folder; choose another `output`"
             )
         return None
     if mode == "fail-if-exists":
         raise OutputError(f"{store.root} holds a run already")
-    return None if mode == "overwrite" else before
+    return before
 
 
 def check_same_run(plan: Plan, store: RunStore, before: dict[str, Any]) -> None:
@@ -65,7 +65,10 @@ def check_same_run(plan: Plan, store: RunStore, before: dict[str, Any]) -> None:
         )
     uri = store.uri(QUERIES)
     if store.storage.exists(uri):
-        old = pq.read_table(io.BytesIO(store.storage.read(uri))).to_pylist()
+        try:
+            old = pq.read_table(io.BytesIO(store.storage.read(uri))).to_pylist()
+        except pa.ArrowException:
+            return  # damaged: what can be reused is decided by the keys of the parts, not by this list
         new = {row["query_id"]: row["digest"] for row in query_digests(plan).to_pylist()}
         if not any(new.get(row["query_id"]) == row["digest"] for row in old):
             raise OutputError(_another(store, "none of its requests is among these"))

@@ -140,10 +140,16 @@ class RunStore:
         text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
         self.storage.write(self.uri("run.json"), text.encode())
 
+    def only_ours(self) -> bool:
+        """Whether the folder holds nothing but what is written here; so does an empty one."""
+        return all(self._is_ours(entry.uri) for entry in self.storage.list(self.root))
+
     def clear(self, keep: str = "") -> None:
         """Removes a run, but for the file `keep`: everything that is written here, and nothing else."""
         for entry in self.storage.list(self.root):
-            name = entry.uri[len(self.root.rstrip("/")) + 1 :]
-            ours = name.split("/")[0] in OURS or ("/" not in name and name.endswith(".trec"))
-            if ours and entry.uri != keep:
+            if self._is_ours(entry.uri) and entry.uri != keep:
                 self.storage.delete(entry.uri)
+
+    def _is_ours(self, uri: str) -> bool:
+        name = uri[len(self.root.rstrip("/")) + 1 :]
+        return name.split("/")[0] in OURS or ("/" not in name and name.endswith(".trec"))

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console, Group
 from rich.table import Table
 
+from lancer import schema
 from lancer.engines.protocols import EngineClock
-from lancer.pipeline.execute import StageReport
-from lancer.pipeline.plan import Plan
+from lancer.errors import DamagedError
+from lancer.pipeline.execute import StageReport, report_of
+from lancer.pipeline.plan import Plan, Shard
 from lancer.pipeline.resume import Work
+from lancer.pipeline.store import RunStore, parquet_bytes
 
+READERS = 16  # parts read at once: an object store answers each after tens of milliseconds
 WIDTH = 200  # of tables in files and pipes
 
 
@@ -40,10 +45,12 @@ class StageTotal:
     failed_queries: int = 0
     cells: int = 0
     failed_cells: int = 0
+    counted_queries: int = 0  # of which failures and cells are known: not of shards that were finished without failures
 
     def add(self, report: StageReport) -> None:
         """Counts one shard in."""
         self.queries += report.queries
+        self.counted_queries += report.queries
         self.failures = dict(Counter(self.failures) + Counter(report.failures))
         for name in ("failed_queries", "cells", "failed_cells"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
@@ -77,10 +84,22 @@ class RunResult:
         """As JSON."""
         return asdict(self)
 
-    def count_reused(self, plan: Plan, work: Work) -> None:
-        """Finished shards: every stage is there; what it cost is in the ledger."""
+    def count_reused(self, plan: Plan, work: Work, store: RunStore) -> None:
+        """Finished shards: every stage is there; what it cost is in the ledger.
+
+        Their parts are read only where some of them has failures, which the size of its table of failures tells.
+        """
         todo = {s.id for s in work.todo}
-        queries = sum(s.table.num_rows for s in plan.shards if s.id not in todo)
+        finished = [s for s in plan.shards if s.id not in todo]
+        empty = len(parquet_bytes(schema.FAILURE_SCHEMA.empty_table()))
+        sizes = {entry.uri: entry.size for entry in store.storage.list(store.uri("failures.parquet"))}
+        failed = any(sizes.get(uri, 0) > empty for s in finished for uri in work.finals[s.id])
+        if failed:
+            with ThreadPoolExecutor(READERS) as pool:
+                for reports in pool.map(lambda s: _reports(plan, s, work, store), finished):
+                    self.count(reports)
+            return
+        queries = sum(s.table.num_rows for s in finished)
         for stage in plan.stages:
             self.stages.append(StageTotal(stage.name, queries=queries, reused_queries=queries))
 
@@ -92,6 +111,18 @@ class RunResult:
                 totals[report.stage] = StageTotal(report.stage)
                 self.stages.append(totals[report.stage])
             totals[report.stage].add(report)
+
+
+def _reports(plan: Plan, shard: Shard, work: Work, store: RunStore) -> list[StageReport]:
+    reports = []
+    for stage in plan.stages:
+        try:
+            part = store.read_part(work.parts[stage.name, shard.id], stage)
+        except DamagedError:
+            reports.append(StageReport(stage.name, shard.table.num_rows, reused=True))
+        else:
+            reports.append(report_of(stage, part, reused=True))
+    return reports
 
 
 def render(result: RunResult) -> Group:

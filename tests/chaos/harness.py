@@ -1,6 +1,6 @@
 """Kills a job at random and between writing and committing, resumes it, and compares what it leaves byte for byte.
 
-    python -m tests.chaos.harness --kills 25 --storage disk s3 --seed 1 [--json]
+    python -m tests.chaos.harness --storage disk s3 --kills 25 --seed 1 [--json]
 
 A round is one output folder, from nothing to finished; rounds follow one another until the kills are used up. A run
 whose driver was killed, or which ended by itself, is started again with the same command. Compared with an undisturbed
@@ -67,7 +67,8 @@ class Report:
         """For a person."""
         by_victim = Counter(text.split()[0] for text in self.kills)
         victims = ", ".join(f"{count} {victim}s" for victim, count in sorted(by_victim.items()))
-        yield f"{self.storage}: {len(self.kills)} kills ({victims}; {self.injected} between write and commit) in {self.seconds:.0f} s"
+        kills = f"{len(self.kills)} kills ({victims}; {self.injected} between write and commit)"
+        yield f"{self.storage}: {kills} in {self.seconds:.0f} s"
         ended = len(self.ended_by_itself)
         yield f"{self.rounds} runs finished, in {self.starts} starts, of which {ended} ended by themselves"
         share = self.calls_repeated / self.calls if self.calls else 0.0
@@ -142,21 +143,14 @@ class Chaos:
         """Carries out one kill."""
         if order.injected:
             self._inject(order)
-        elif order.victim == "driver":
-            driver = self.running()
-            time.sleep(order.delay_s)
-            if driver.poll() is None:
-                driver.kill()
-                driver.wait()
-            else:
-                return self.strike(order)
         else:
             self._kill_process(order)
+        if order.victim == "driver" and self.driver is not None:
+            self.driver.wait(timeout=PATIENCE_S)
         self.endings = 0
         self.report.kills.append(str(order))
         self.report.injected += order.injected
         self.say(f"{len(self.report.kills)}: {order}")
-        return None
 
     def _inject(self, order: Kill) -> None:
         armed = self.folder / "armed.json"
@@ -171,20 +165,18 @@ class Chaos:
             if time.monotonic() > deadline:
                 raise Broken(f"nobody committed {order.what} within {PATIENCE_S:.0f} s")
             time.sleep(0.05)
-        if order.victim == "driver" and self.driver is not None:
-            self.driver.wait(timeout=PATIENCE_S)
 
     def _kill_process(self, order: Kill) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            self.running()
-            find = {"actor": engine_actors, "worker": workers, "node": workers}[order.victim]
-            found = [pid for raylet in self.nodes.raylets for pid in find(raylet)]
-            if found:
+            driver = self.running()
+            if any(workers(raylet) for raylet in self.nodes.raylets):
                 time.sleep(order.delay_s)
                 if order.victim == "node":
                     return self.nodes.lose_one()
-                if kill(found[int(order.delay_s * 1000) % len(found)]):
+                find = engine_actors if order.victim == "actor" else workers
+                found = [pid for raylet in self.nodes.raylets for pid in find(raylet)]
+                if driver.poll() is None and any(kill(pid) for pid in (found, [driver.pid])[order.victim == "driver"]):
                     return None
             time.sleep(0.05)
         raise Broken(f"no {order.victim} was there to be killed within {PATIENCE_S:.0f} s")
@@ -274,8 +266,10 @@ def run_chaos(kills: dict[str, int], seed: int, *, queries: int = QUERIES, say: 
         first = Chaos(folder, queries, nodes, str(folder / "first"), None, Report("undisturbed"), say, {})
         say(f"undisturbed: {first.run([]).seconds:.0f} s")
         return [
-            Chaos(folder, queries, nodes, *places[storage], Report(storage), say, first.undisturbed).run(draw(n, seed))
-            for storage, n in kills.items()
+            Chaos(folder, queries, nodes, *places[storage], Report(storage), say, first.undisturbed).run(
+                draw(n, seed + i)
+            )
+            for i, (storage, n) in enumerate(kills.items())
         ]
 
 
@@ -293,14 +287,15 @@ def _credentials() -> dict[str, str]:
 def main() -> int:
     """Prints what happened."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=25, help="on each kind of storage")
     parser.add_argument("--storage", nargs="+", choices=("disk", "s3"), default=["disk"])
+    parser.add_argument("--kills", nargs="+", type=int, default=[25], help="on each kind of storage, or one for all")
     parser.add_argument("--queries", type=int, default=QUERIES, help="of the job")
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    _say(f"chaos: {arguments.kills} kills on {' and on '.join(arguments.storage)}, seed {arguments.seed}")
-    kills = dict.fromkeys(arguments.storage, arguments.kills)
+    counts = arguments.kills * len(arguments.storage) if len(arguments.kills) == 1 else arguments.kills
+    kills = dict(zip(arguments.storage, counts, strict=True))
+    _say(f"chaos: {', '.join(f'{n} kills on {storage}' for storage, n in kills.items())}, seed {arguments.seed}")
     reports = run_chaos(kills, arguments.seed, queries=arguments.queries, say=_say)
     lines = [line for report in reports for line in report.lines()]
     text = json.dumps([vars(report) for report in reports], indent=1) if arguments.json else "\n".join(lines)

@@ -23,8 +23,9 @@ def children(parent: int) -> Iterator[tuple[int, str]]:
 
 
 def engine_actors(raylet: int) -> list[int]:
-    """Processes that hold an engine."""
-    return [pid for pid, title in children(raylet) if title.startswith("ray::EngineActor")]
+    """Processes that hold an engine, those that serve at this moment first."""
+    titles = {pid: title for pid, title in children(raylet) if title.startswith("ray::EngineActor")}
+    return sorted(titles, key=lambda pid: not titles[pid].startswith("ray::EngineActor.call"))
 
 
 def workers(raylet: int) -> list[int]:

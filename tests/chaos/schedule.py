@@ -58,6 +58,6 @@ def draw(kills: int, seed: int) -> list[Kill]:
     first = chance.randrange(4)
     for i in range(kills - injected):
         victim = victims[(first + i) % 4]
-        drawn.append(Kill(victim, delay_s=chance.uniform(0.0, 8.0 if victim == "driver" else 1.5)))
+        drawn.append(Kill(victim, delay_s=chance.uniform(0.0, 2.0)))
     chance.shuffle(drawn)
     return drawn

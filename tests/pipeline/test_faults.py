@@ -35,7 +35,7 @@ from lancer.pipeline.distributed.runner import run
 from lancer.pipeline.isolate import POISON
 from lancer.pipeline.lease import read_session, tokens
 from lancer.prompts import judge
-from lancer.storage import Storage
+from lancer.storage import Storage, StorageConfig
 from tests.chaos.processes import engine_actors, kill, local_raylet
 from tests.http_servers import Reply, Request, completion, serving
 from tests.pipeline.judged import CALLS, ENGINE, N, calls, judged_config, reused_calls, run_bytes
@@ -207,8 +207,10 @@ def test_an_engine_that_is_killed_once_costs_nobody_anything_but_time(served: Se
     raylet = local_raylet()
     kills: list[int] = []
 
+    first = threading.Lock()  # requests come from many threads
+
     def once(request: Request) -> Reply | None:
-        if not kills and served.rater.asked.total() > 20:
+        if served.rater.asked.total() > 20 and first.acquire(blocking=False):
             kills.extend(pid for pid in engine_actors(raylet) if kill(pid))
         return None
 
@@ -313,27 +315,35 @@ def test_a_part_whose_answers_are_lost_too_is_asked_for_again(copied: Path, undi
     assert calls(result) == {"decompose": 0, "judge": CALLS["judge"] // len(REQUESTS)}
 
 
-def test_ratings_of_other_sub_questions_are_not_taken_over(served: Served) -> None:
+@pytest.mark.parametrize("killed_in_between", [False, True])
+def test_ratings_of_other_sub_questions_are_not_taken_over(
+    served: Served, tmp_path: Path, *, killed_in_between: bool
+) -> None:
     """A decomposition that is made again may come out differently; the ratings of the first one are not its ratings."""
-    first = [f"{i}. Is this the question number {i} of the first answer?" for i in (1, 2)]
-    other = [f"{i}. Is this the question number {i} of the other answer?" for i in (1, 2)]
-    questions = first
+    questions = "first"
 
     def decomposing(request: Request) -> Reply | None:
-        return None if "<document>" in request.prompt else completion("\n".join(questions), usage=None)
+        lines = [f"{i}. Is this the question number {i} of the {questions} answer?" for i in (1, 2)]
+        return None if "<document>" in request.prompt else completion("\n".join(lines), usage=None)
 
     served.rater.fault = decomposing
     config = served.config("decompose={source: llm, n: 2}", "limits.failed_queries=1")
     run(config)
-    assert all("first" in r["sub_question"] for r in served.coverage())
-    questions = other
+    assert all("first" in row["sub_question"] for row in served.coverage())
+
+    questions = "other"
     shutil.rmtree(served.folder / "run" / "calls")
     for part in parts(served.folder, "decompose"):
         part.unlink()
+    if killed_in_between:  # when the new decomposition was committed, and before the old ratings were touched
+        run(config.model_copy(update={"output": f"{tmp_path}/other"}))
+        for part in (tmp_path / "other" / "parts").glob("decompose-*/*"):
+            shutil.copy(part, served.folder / "run" / part.relative_to(tmp_path / "other"))
+        shutil.rmtree(served.folder / "run" / "coverage.parquet")
     served.rater.asked.clear()
     run(config)
     rows = served.coverage()
-    assert all("other" in r["sub_question"] for r in rows)
+    assert all("other" in row["sub_question"] for row in rows)
     judged = Counter(prompt for prompt in served.rater.asked.elements() if "<document>" in prompt)
     assert judged.total() == len(rows), "every pair was judged with the question that stands beside it"
     assert all("other" in prompt for prompt in judged)
@@ -425,8 +435,12 @@ def test_a_full_disk_ends_the_run_with_a_message_and_it_goes_on_when_there_is_ro
     assert run_bytes(small_disk / "run") == run_bytes(undisturbed / "run")
 
 
+HANG_UP: Final = 0
+FORGET: Final = 1
+
+
 class FaultyStore(BaseHTTPRequestHandler):
-    """Passes requests on to an S3 server, but for those that `fault` answers with a status, or 0 for no answer."""
+    """Passes requests on to an S3 server, but for those that `fault` answers with a status, hangs up on or forgets."""
 
     protocol_version = "HTTP/1.1"
     upstream: str
@@ -456,7 +470,8 @@ class FaultyStore(BaseHTTPRequestHandler):
         connection.close()
 
     def _fail(self, status: int) -> None:
-        if status == 0:
+        if status in (HANG_UP, FORGET):
+            time.sleep(1.0 if status == FORGET else 0.0)
             self.close_connection = True
             return
         code = {500: "InternalError", 503: "SlowDown"}[status]
@@ -474,7 +489,7 @@ class FaultyStore(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def faulty(server: S3Server, fault: Callable[[str, int], int | None]) -> Iterator[tuple[str, Counter[str]]]:
-    """(endpoint, counts) of a proxy before an S3 server; `fault(method, number)` gives a status, 0 or None."""
+    """(endpoint, counts) of a proxy before an S3 server; `fault(method, number)` gives a status or None."""
     counted: Counter[str] = Counter()
     handler = type(
         "Handler",
@@ -500,13 +515,13 @@ def test_an_object_store_that_fails_now_and_then_is_survived(
     s3_server: S3Server, undisturbed: Path, tmp_path: Path
 ) -> None:
     def fault(method: str, number: int) -> int | None:
-        return {5: 500, 10: 503, 15: 0}.get(number % 20)
+        return {5: 500, 10: 503, 15: HANG_UP}.get(number % 20)
 
     bucket = s3_server.create_bucket()
     with faulty(s3_server, fault) as (endpoint, counted):
         output = [f"output=s3://{bucket}/run", f"storage.endpoint_override={endpoint}"]
         run(judged_config(undisturbed, *output))
-        assert min(counted[status] for status in ("500", "503", "0")) >= 3
+        assert min(counted[status] for status in ("500", "503", str(HANG_UP))) >= 3
     names = ["run.trec", "first_stage.trec"]
     client = s3_server.client()
     for name in names:
@@ -539,6 +554,25 @@ def test_an_object_store_that_is_gone_ends_the_run_resumably(
     assert content == (undisturbed / "run" / "run.trec").read_bytes()
 
 
+@pytest.mark.s3
+@pytest.mark.parametrize("s3_server", ["moto"], indirect=True)
+def test_an_object_store_that_does_not_answer_in_time_is_asked_again(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lancer.storage._ANSWER_S", 0.3)
+    uri = f"s3://{s3_server.create_bucket()}/x"
+    with faulty(s3_server, lambda method, number: FORGET if number == 1 else None) as (endpoint, counted):
+        storage = Storage(StorageConfig(endpoint_override=endpoint))
+        storage.write(uri, b"content")
+        assert storage.read(uri) == b"content"
+        assert counted[str(FORGET)] == 1
+    with faulty(s3_server, lambda method, number: FORGET) as (endpoint, counted):
+        with pytest.raises(StorageError, match="PutObject: ReadTimeoutError; check that the endpoint"):
+            Storage(StorageConfig(endpoint_override=endpoint)).write(uri, b"other")
+        assert counted[str(FORGET)] == 4, "four attempts, no more"
+    assert Storage(StorageConfig(endpoint_override=s3_server.endpoint)).read(uri) == b"content"
+
+
 # Two at once, and interrupts
 
 HOLDER: Final = """
@@ -552,9 +586,7 @@ with lease.leased(Storage(), sys.argv[1], print):
 """
 
 
-def test_two_runs_cannot_write_one_folder_and_a_dead_one_is_taken_over_from(
-    copied: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_cannot_write_one_folder_and_a_dead_one_is_taken_over_from(copied: Path, undisturbed: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(copied / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import ray
 from ray.data import TaskPoolStrategy
 from ray.util.metrics import Counter
 
+from lancer import errors
+from lancer.errors import LancerError
 from lancer.pipeline.distributed.engine_pool import PooledEngines
 from lancer.pipeline.execute import StageReport, Surroundings, final_tables, run_stage
 from lancer.pipeline.finish import final_name
@@ -53,11 +55,22 @@ class _Carrier:
             attempts=self.attempts,
         )
         part = (stage.name, shard)
-        there, redo = self.work.parts.get(part), part not in self.work.done
+        there = self.work.parts.get(part)
+        redo = part not in self.work.done or self._made_anew(stage, table)
         table, report = run_stage(stage, table, name=self.parts[part], there=there, redo=redo, at=at)
         _METERS.count(report)
         line = json.dumps(report.as_dict())
         return table.append_column(f"report:{stage.name}", pa.array([line] * table.num_rows, pa.string()))
+
+    def _made_anew(self, stage: PlannedStage, table: pa.Table) -> bool:
+        """Whether what a stage reads was computed in this run: it may have come out otherwise than before."""
+        reads = {f.name for f in stage.stage.reads}
+        before = (s for s in self.stages if f"report:{s.name}" in table.column_names)
+        return any(
+            not json.loads(table[f"report:{s.name}"][0].as_py())["reused"]
+            for s in before
+            if reads & {f.name for f in s.stage.adds}
+        )
 
     def _journal(self, engine: str, shard: str) -> Journal:
         files = self.journals[engine].get(shard, ())
@@ -71,7 +84,31 @@ class _Carrier:
         for folder, content in final_tables(table, self.scale).items():
             self.store.write_table(self.store.uri(folder, self.names[shard]), content)
         reports = [json.loads(table[f"report:{s.name}"][0].as_py()) for s in self.stages]
-        return pa.table({"queries": [table.num_rows], "reports": [json.dumps(reports)]})
+        return _result(queries=table.num_rows, reports=json.dumps(reports))
+
+
+_RESULT: Final = pa.schema([("queries", pa.int64()), ("reports", pa.string()), ("error", pa.string())])
+
+
+def _result(*, queries: int = 0, reports: str = "[]", error: str = "") -> pa.Table:
+    return pa.table([[queries], [reports], [error]], schema=_RESULT)
+
+
+def _guarded(call: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
+    """`call`, its error as a result: Ray Data's wrapping keeps only the text of a traceback."""
+    if table.schema.equals(_RESULT):
+        return table  # an earlier step failed
+    try:
+        return call(table)
+    except LancerError as error:
+        return _result(error=json.dumps([type(error).__name__, str(error)]))
+
+
+def raise_error(packed: str) -> None:
+    """Raises what a task's `error` says; nothing for ""."""
+    if packed:
+        kind, message = json.loads(packed)
+        raise getattr(errors, kind if kind != "DamagedError" else "OutputError")(message)
 
 
 @dataclass
@@ -101,7 +138,7 @@ _METERS = _Meters()
 def build_dataset(
     shards: ray.data.Dataset, plan: Plan, store: RunStore, work: Work, engines: PooledEngines
 ) -> ray.data.Dataset:
-    """`shards` has one block per shard of `work.todo`; the result one row per shard: `queries`, `reports` as JSON."""
+    """`call`, with its error as a result: of an exception Ray Data keeps only the text of the traceback."""
     carrier = _Carrier(
         store=store,
         stages=plan.stages,
@@ -118,13 +155,13 @@ def build_dataset(
 
     def step(number: int) -> Callable[[pa.Table], pa.Table]:
         def stage(table: pa.Table) -> pa.Table:
-            return _fetch(shared).stage(number, table)
+            return _guarded(lambda rows: _fetch(shared).stage(number, rows), table)
 
         stage.__name__ = plan.stages[number].name
         return stage
 
     def write(table: pa.Table) -> pa.Table:
-        return _fetch(shared).finish(table)
+        return _guarded(lambda rows: _fetch(shared).finish(rows), table)
 
     options: dict[str, Any] = {
         "batch_format": "pyarrow",

@@ -21,7 +21,7 @@ import ray
 from lancer.engines.protocols import Block, Documents, EngineClock, Generation, Hit, Message, Sampling, ScoredBlock
 from lancer.engines.sources import DocumentSource
 from lancer.engines.table import EngineConfig, build_engine
-from lancer.errors import EngineDied, EngineError, LancerError
+from lancer.errors import EngineDied, EngineError, EngineNotStarted, LancerError
 from lancer.storage import Storage
 
 CALLERS = 64  # threads of an actor: more than shards in flight, so that no call waits outside the engine
@@ -259,15 +259,20 @@ class PooledEngines:
 
     def text(self, name: str) -> PooledText:
         """The text engine of that name."""
-        return PooledText(self._pools[name], alone=self._alone)
+        return PooledText(self._pool(name), alone=self._alone)
 
     def scorer(self, name: str) -> PooledScorer:
         """The scorer of that name."""
-        return PooledScorer(self._pools[name], alone=self._alone)
+        return PooledScorer(self._pool(name), alone=self._alone)
 
     def search(self, name: str) -> PooledSearch:
         """The search engine of that name."""
-        return PooledSearch(self._pools[name], alone=self._alone)
+        return PooledSearch(self._pool(name), alone=self._alone)
+
+    def _pool(self, name: str) -> EnginePool:
+        if name not in self._pools:
+            raise EngineNotStarted(f"engine {name!r} is not running")
+        return self._pools[name]
 
     def documents(self) -> Documents:
         """This machine's document store, opened once per process, or the index."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 
 import ray
@@ -25,7 +27,10 @@ def ray_session(plan: Plan) -> Iterator[None]:
     mine = not ray.is_initialized()
     _quieten()
     if mine:
+        handler = signal.getsignal(signal.SIGTERM)
         _start(plan, plan.config.ray)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray puts one of its own there, which exits without cleaning up
     try:
         total: dict[str, float] = ray.cluster_resources()
         hardware.check_fits(plan, total.get("CPU", 0.0), total.get("GPU", 0.0), "the cluster")
@@ -55,6 +60,9 @@ def _quieten() -> None:
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     for name in ("ray.data._internal.progress", "ray._private.authentication"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # What ends a run is raised, and told by who catches it.
+    for name in ("ray.data.exceptions", "ray.data._internal.execution.streaming_executor"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def own_error(error: BaseException) -> BaseException:

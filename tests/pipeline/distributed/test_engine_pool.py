@@ -1,9 +1,18 @@
+"""Which replica a prompt goes to, and who runs beside whom in one; what actors do in a run is in test_run."""
+
 from __future__ import annotations
+
+import threading
+import time
 
 import pytest
 
-from lancer.pipeline.distributed.engine_pool import affinity
+from lancer.engines.sources import DocumentSource
+from lancer.engines.synthetic import SyntheticConfig
+from lancer.pipeline.distributed import engine_pool
+from lancer.pipeline.distributed.engine_pool import EngineActor, affinity
 from lancer.prompts import decompose, judge
+from lancer.storage import Storage
 
 
 @pytest.mark.parametrize("layout", ["shared-prefix", "published"])
@@ -20,3 +29,49 @@ def test_the_prompts_of_a_document_go_to_one_replica_and_those_of_others_do_not(
 
 def test_other_prompts_are_spread_by_what_they_say() -> None:
     assert affinity(decompose.render(text="a", n=2)) != affinity(decompose.render(text="b", n=2))
+
+
+class Engine:
+    """Notes how many calls run at once."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.beside: dict[str, int] = {}  # the most calls that ran while one of that kind did
+        self._lock = threading.Lock()
+
+    def work(self, kind: str) -> None:
+        with self._lock:
+            self.running += 1
+            self.beside[kind] = max(self.beside.get(kind, 0), self.running)
+        time.sleep(0.03)
+        with self._lock:
+            self.running -= 1
+
+
+def test_a_call_that_must_be_alone_gets_its_turn_in_a_full_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    monkeypatch.setattr(engine_pool, "build_engine", lambda *config: engine)
+    actor = EngineActor(SyntheticConfig(), DocumentSource("corpus", "x", "y"), Storage(), time.time())
+    end, served = threading.Event(), threading.Event()
+
+    def shared() -> None:
+        while not end.is_set():
+            actor.call("work", "shared")
+
+    def alone() -> None:
+        actor.call("work", "alone", alone=True)
+        served.set()
+
+    threads = [threading.Thread(target=shared) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.01)  # so that one of them is always running
+    threads.append(threading.Thread(target=alone))
+    threads[-1].start()
+    in_time = served.wait(5)
+    end.set()
+    for thread in threads:
+        thread.join()
+    assert in_time
+    assert engine.beside["shared"] > 1
+    assert engine.beside["alone"] == 1
