@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
+from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
 from lancer.engines.embedded import resolve_model
 from lancer.engines.http_engine import HttpConfig, HttpEngine
 from lancer.engines.lucene import LuceneConfig, LuceneEngine
@@ -22,7 +23,7 @@ from lancer.engines.vllm_engine import VllmConfig, VllmEngine
 from lancer.storage import Storage
 
 EngineConfig = Annotated[
-    VllmConfig | HttpConfig | ReplayConfig | SyntheticConfig | BiEncoderConfig | LuceneConfig,
+    VllmConfig | HttpConfig | ReplayConfig | SyntheticConfig | BiEncoderConfig | CrossEncoderConfig | LuceneConfig,
     Field(discriminator="kind"),
 ]
 
@@ -33,6 +34,7 @@ ROLES: Final[dict[str, Role]] = {
     "replay": "text",
     "synthetic": "text",
     "bi-encoder": "scorer",
+    "cross-encoder": "scorer",
     "lucene": "search",
 }
 
@@ -50,6 +52,8 @@ def build_engine(config: EngineConfig, source: DocumentSource, storage: Storage)
             return SyntheticEngine(config)
         case BiEncoderConfig():
             return BiEncoder(config)
+        case CrossEncoderConfig():
+            return CrossEncoder(config)
         case LuceneConfig():
             corpus = source if source.kind == "corpus" and config.index is None else None
             if corpus is None:

@@ -1,9 +1,9 @@
 """Runs of growing size with a synthetic judge: `python -m tests.benchmarks.scale [--json] [--sizes 1000,5000,20000]`.
 
 Everything but the model is real: requests and documents with texts of their own, Lucene, prompts, parsers,
-journals, parts, ledger. Each query has 100 candidates and 10 sub-questions; nothing is cached between sizes. Per size: queries per
-second of the whole run, the peak memory of the driver and of the largest worker, the number of files in the run folder,
-and the seconds until a resume of the finished run knows that nothing is to do.
+journals, parts, ledger. Each query has 100 candidates and 10 sub-questions; nothing is cached between sizes. Per
+size: queries per second of the whole run, the peak memory of the driver and of the largest worker, the number of
+files in the run folder, and the seconds until a resume of the finished run knows that nothing is to do.
 """
 
 from __future__ import annotations

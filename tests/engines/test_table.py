@@ -21,6 +21,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "replay": {"path": "recorded.jsonl"},
     "synthetic": {},
     "bi-encoder": {"model": "org/model"},
+    "cross-encoder": {"model": "org/model"},
     "lucene": {},
 }
 SOURCE = DocumentSource("corpus", "corpus.jsonl", "digest of the corpus")

