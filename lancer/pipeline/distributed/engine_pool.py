@@ -42,7 +42,7 @@ class EngineActor:
         self._since = asked  # time.time() since when a device is held for the engine that is built next
         self._before = NO_TIME  # of engines that died
         self._changed = threading.Condition()
-        self._running, self._alone = 0, False
+        self._running, self._alone, self._alone_waiting = 0, False, 0
 
     def _engine(self) -> Any:
         with self._building:
@@ -76,7 +76,14 @@ class EngineActor:
     @contextmanager
     def _place(self, alone: bool) -> Iterator[None]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._alone and not (alone and self._running))
+            if alone:
+                self._alone_waiting += 1  # from now on others queue behind it: else a full engine never gets empty
+                try:
+                    self._changed.wait_for(lambda: not self._running)
+                finally:
+                    self._alone_waiting -= 1
+            else:
+                self._changed.wait_for(lambda: not self._alone and not self._alone_waiting)
             self._running, self._alone = self._running + 1, alone
         try:
             yield
