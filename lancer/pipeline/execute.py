@@ -21,13 +21,15 @@ from lancer.errors import DamagedError
 from lancer.formats.runs import scores_for
 from lancer.pipeline.isolate import call_isolating
 from lancer.pipeline.journal import Journal, JournalledEngines
-from lancer.pipeline.plan import PlannedStage
+from lancer.pipeline.plan import PlannedStage, digest
 from lancer.pipeline.store import RunStore, part_table
 from lancer.schema import CellStatus, Scale
 from lancer.stages.base import Engines
 from lancer.stages.records import QUERY_REASONS
 
 log = logging.getLogger(__name__)
+
+MADE_FROM = b"lancer.made_from"  # in a part's metadata: a digest of the columns that its stage read
 
 
 @dataclass
@@ -73,12 +75,16 @@ def run_stage(
     `there` is the part, if there is one; with `redo`, or when it turns out to be damaged, it is replaced.
     """
     start = time.monotonic()
+    reads = [f.name for f in stage.stage.reads if f.name != "query_id"]
+    made_from = digest(table.select(["query_id", *reads]).to_pylist()).encode()
     part = None
     if there is not None and not redo:
         try:
             part = at.store.read_part(there, stage)
             if not part["query_id"].equals(table["query_id"]):
                 raise DamagedError(there, "it holds other queries")
+            if (part.schema.metadata or {}).get(MADE_FROM) != made_from:
+                raise DamagedError(there, "it was made from other columns than are there now")
         except DamagedError as error:
             log.warning("%s; computing it again", error)
             part = None
@@ -88,7 +94,7 @@ def run_stage(
             # First: two parts under one key would leave open which one counts, and one that must not be used again must
             # not be found again when this ends here.
             at.store.storage.delete(there)
-        part = _compute(stage, table, at)
+        part = _compute(stage, table, at).replace_schema_metadata({MADE_FROM: made_from})
         at.store.write_table(name, part)
     for new in stage.stage.adds:
         table = table.append_column(new, part[new.name])
