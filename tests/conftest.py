@@ -25,6 +25,6 @@ def session_ray(s3_credentials: dict[str, str]) -> Iterator[None]:
     """One local Ray of two CPUs for all tests; its workers know the test's object-store credentials."""
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
     yield
     ray.shutdown()

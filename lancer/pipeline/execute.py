@@ -93,7 +93,8 @@ def run_stage(
         if there is not None:
             # First: two parts under one key would leave open which one counts, and one that must not be used again must
             # not be found again when this ends here.
-            at.store.storage.delete(there)
+            for old in at.store.find(name):
+                at.store.storage.delete(old)
         part = _compute(stage, table, at).replace_schema_metadata({MADE_FROM: made_from})
         at.store.write_table(name, part)
     for new in stage.stage.adds:

@@ -44,9 +44,10 @@ class Work:
 def open_output(store: RunStore, mode: Mode) -> dict[str, Any] | None:
     """`run.json` of the run that goes on; None for a new one. OutputError: unwritable, no run folder, or forbidden."""
     store.storage.check_writable(store.root)
-    before = None if mode == "overwrite" else store.read_json()
+    begun = store.storage.exists(store.uri("run.json"))
+    before = store.read_json() if begun and mode != "overwrite" else None
     if before is None:
-        if not store.only_ours():
+        if not begun and not store.only_ours():
             raise OutputError(
                 f"{store.root} holds files, but no run.json: it is no run folder; choose another `output`"
             )

@@ -97,6 +97,11 @@ class RunStore:
         """A part, under its pinned schema; DamagedError as in `read_table`."""
         return self.read_table(uri, part_schema(stage))
 
+    def find(self, name: str) -> list[str]:
+        """The files under a name without digest: one, or none; more after a kill between two of them."""
+        folder, _, start = name.rpartition("/")
+        return [entry.uri for entry in self.storage.list(folder, f"{start}-")]
+
     def write_table(self, name: str, table: pa.Table) -> str:
         """Commits a Parquet file under `name` and its digest; returns where. The same table gives the same bytes."""
         data = parquet_bytes(table)

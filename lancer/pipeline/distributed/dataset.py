@@ -25,7 +25,7 @@ from lancer.pipeline.finish import final_name
 from lancer.pipeline.journal import Journal
 from lancer.pipeline.plan import Plan, PlannedStage, Shard
 from lancer.pipeline.resume import Work, calls_folder, journal_files
-from lancer.pipeline.store import RunStore
+from lancer.pipeline.store import TABLES, RunStore
 from lancer.schema import Scale
 
 
@@ -55,34 +55,30 @@ class _Carrier:
             attempts=self.attempts,
         )
         part = (stage.name, shard)
-        there = self.work.parts.get(part)
-        redo = part not in self.work.done or self._made_anew(stage, table)
-        table, report = run_stage(stage, table, name=self.parts[part], there=there, redo=redo, at=at)
+        planned, name = self.work.parts.get(part), self.parts[part]
+        # Looked up again: an attempt at this task that was killed may have come so far.
+        found = [planned] if part in self.work.done else self.store.find(name)
+        there = found[-1] if found else None
+        redo = part not in self.work.done and there == planned
+        table, report = run_stage(stage, table, name=name, there=there, redo=redo, at=at)
         _METERS.count(report)
         line = json.dumps(report.as_dict())
         return table.append_column(f"report:{stage.name}", pa.array([line] * table.num_rows, pa.string()))
 
-    def _made_anew(self, stage: PlannedStage, table: pa.Table) -> bool:
-        """Whether what a stage reads was computed in this run: it may have come out otherwise than before."""
-        reads = {f.name for f in stage.stage.reads}
-        before = (s for s in self.stages if f"report:{s.name}" in table.column_names)
-        return any(
-            not json.loads(table[f"report:{s.name}"][0].as_py())["reused"]
-            for s in before
-            if reads & {f.name for f in s.stage.adds}
-        )
-
     def _journal(self, engine: str, shard: str) -> Journal:
-        files = self.journals[engine].get(shard, ())
-        return Journal(self.store.storage, self.folders[engine], shard, files)
+        own = (entry.uri for entry in self.store.storage.list(self.folders[engine], f"{shard}-"))
+        files = {*self.journals[engine].get(shard, ()), *own}
+        return Journal(self.store.storage, self.folders[engine], shard, sorted(files))
 
     def finish(self, table: pa.Table) -> pa.Table:
         """Commits the shard's final tables; gives one row with the reports."""
         shard = table["shard"][0].as_py()
-        for uri in self.work.finals[shard]:
-            self.store.storage.delete(uri)  # what a retry replaces; an interruption here leaves the shard unfinished
+        names = {folder: self.store.uri(folder, self.names[shard]) for folder in TABLES}
+        for name in names.values():
+            for uri in self.store.find(name):
+                self.store.storage.delete(uri)  # what this replaces; an interruption here leaves the shard unfinished
         for folder, content in final_tables(table, self.scale).items():
-            self.store.write_table(self.store.uri(folder, self.names[shard]), content)
+            self.store.write_table(names[folder], content)
         reports = [json.loads(table[f"report:{s.name}"][0].as_py()) for s in self.stages]
         return _result(queries=table.num_rows, reports=json.dumps(reports))
 

@@ -50,7 +50,14 @@ def _start(plan: Plan, config: RayConfig) -> None:
     address = config.address or os.environ.get("RAY_ADDRESS")
     if address is None:
         hardware.check_fits(plan, *hardware.this_machine(config.num_cpus), "this machine")
-        ray.init(num_cpus=config.num_cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
+        # "local": without an address it would join any cluster that `ray start` has started on this machine
+        ray.init(
+            "local",
+            num_cpus=config.num_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
     else:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
 

@@ -179,6 +179,9 @@ class _Watch:
 
     def check_stall(self) -> None:
         """EngineError when nothing has moved for `limits.stall_s`; says what each engine was doing."""
+        if time.monotonic() - self._moved <= self._plan.config.limits.stall_s:
+            return
+        self._poll()
         silent = time.monotonic() - self._moved
         if silent > self._plan.config.limits.stall_s:
             doing = self.engine_line() or "no engine answers"
@@ -187,11 +190,13 @@ class _Watch:
     def report(self) -> dict[str, Any]:
         """For the session record."""
         self._poll()
+        with self._lock:
+            result = self._result.as_dict()
         return {
             "queries_to_do": self.total,
             "queries_done": self.done,
             "engines_s": self._seconds,
-            "result": self._result.as_dict(),
+            "result": result,
         }
 
 
