@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 FIRST_STAGE: Final = "first-stage"  # where a selector's name is asked for and none selected
 
@@ -39,6 +39,7 @@ class CellStatus(StrEnum):
     unreadable = "unreadable"  # the model's output holds no rating
     no_text = "no_text"  # the candidate has no document text: never scored
     error = "error"  # the engine failed on this cell
+    estimated = "estimated"  # not judged: the value is the estimator's, in the scale of ratings
 
 
 class DecomposeStatus(StrEnum):
@@ -86,7 +87,7 @@ CANDIDATES: Final = pa.field("candidates", pa.list_(CANDIDATE), nullable=False) 
 SUB_QUESTIONS: Final = pa.field("sub_questions", pa.list_(SUB_QUESTION), nullable=False)
 DECOMPOSE_STATUS: Final = pa.field("decompose_status", pa.string(), nullable=False)
 DECOMPOSE_RAW: Final = pa.field("decompose_raw", pa.list_(pa.string()), nullable=False)  # one text per attempt
-RATINGS: Final = pa.field("ratings", pa.list_(pa.list_(pa.int8())), nullable=False)
+RATINGS: Final = pa.field("ratings", pa.list_(pa.list_(pa.float32())), nullable=False)
 RATING_STATUS: Final = pa.field("rating_status", pa.list_(pa.list_(pa.string())), nullable=False)
 RATING_RAW: Final = pa.field("rating_raw", pa.list_(pa.list_(pa.string())), nullable=False)  # "" = no call
 PROBABILITIES: Final = pa.field("probabilities", pa.list_(pa.list_(pa.float32())), nullable=False)
@@ -147,7 +148,7 @@ COVERAGE_SCHEMA: Final = pa.schema(
         pa.field("first_stage_rank", pa.int32(), nullable=False),
         pa.field("sub_question_id", pa.string(), nullable=False),
         pa.field("sub_question", pa.string(), nullable=False),
-        pa.field("rating", pa.int8()),  # scale rating, 0..5
+        pa.field("rating", pa.float32()),  # scale rating, 0..5; whole where the model wrote a digit
         pa.field("probability", pa.float32()),  # scale probability, 0..1
         pa.field("status", pa.string(), nullable=False),
         pa.field("raw", pa.string(), nullable=False),

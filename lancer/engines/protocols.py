@@ -8,27 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 
 class Message(TypedDict):
-    """One turn of a chat prompt; role is system, user or assistant."""
+    """One turn of a chat prompt; role is system, user or assistant.
+
+    The last message may carry marks, as offsets into its content. An engine without a use for one of the first two
+    leaves it out of account.
+    """
 
     role: str
     content: str
+    shared: NotRequired[int]  # content[:shared] begins other prompts too, word for word
+    pad_at: NotRequired[int]  # before `shared`: newlines may be put in here, up to the end of a block of a prefix cache
+    scored: NotRequired[tuple[int, int]]  # the part whose log-probabilities `Sampling.score` asks for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a text engine decodes. `choice` restricts the output to one of the given strings."""
+    """How a text engine decodes, and what it says of it.
+
+    The output is restricted by `choice` to one of the given strings, by `json_schema` (its text) to JSON of that form.
+    """
 
     max_tokens: int
     temperature: float = 0.0
     seed: int = 0
     choice: tuple[str, ...] | None = None
+    json_schema: str | None = None
+    logprobs_of: tuple[str, ...] | None = None  # log-probabilities of these as the first token, before any restriction
+    score: bool = False  # log-probabilities of the prompt's `scored` part, per token; the output means nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +57,7 @@ class Generation:
     queue_s: float = 0.0
     run_s: float = 0.0
     reused: bool = False  # answered from what an earlier call left, so paid already
+    logprobs: tuple[float, ...] = ()  # natural; beside `Sampling.logprobs_of`, or one per token of the `scored` part
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """A text engine: recorded outputs, by the digest of their request or in recorded order; and the recorder.
 
 For runs without a model (offline, campaigns over given outputs, tests). A record is one line of JSON Lines: `text`, and
-where they are not the defaults `error`, `finish`, `prompt_tokens`, `cached_tokens`, `output_tokens`; with `key`, the
-`request_digest` of what was asked, unless the order of the lines says it. Times are not recorded: a replay has its own.
+where they are not the defaults `error`, `finish`, `prompt_tokens`, `cached_tokens`, `output_tokens`, `logprobs`; with
+`key`, the `request_digest` of what was asked, unless the order of the lines says it. Times are not recorded: a replay
+has its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lancer.storage import Storage
 _TEXTS: Final = ("error", "finish")
 _COUNTS: Final = ("prompt_tokens", "cached_tokens", "output_tokens")
 _DEFAULTS: Final = Generation(text="")
-_FIELDS: Final = frozenset({"key", "text", *_TEXTS, *_COUNTS})
+_FIELDS: Final = frozenset({"key", "text", "logprobs", *_TEXTS, *_COUNTS})
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 _SAMPLING_DEFAULTS: Final = {f.name: f.default for f in fields(Sampling)}
 
@@ -56,7 +57,8 @@ class ReplayConfig(Closed):
 def request_digest(messages: Sequence[Message], sampling: Sampling) -> str:
     """SHA-256 over what decides an output: the messages, and the sampling without what is default or has no effect.
 
-    Without defaults, so that a new field of `Sampling` leaves recorded keys valid; without the seed at temperature 0.
+    Marks that only help a cache are left out: padded or not, it is one request. So are defaults: a new field of
+    `Sampling` leaves recorded keys valid. So is the seed at temperature 0.
     """
     return _digest(messages, _sampling_part(sampling))
 
@@ -174,12 +176,13 @@ def _sampling_part(sampling: Sampling) -> str:
 
 
 def _digest(messages: Sequence[Message], sampling_part: str) -> str:
-    text = _JSON.encode([[m["role"], m["content"]] for m in messages]) + sampling_part
+    turns = [[m["role"], m["content"], *([m["scored"]] if "scored" in m else [])] for m in messages]
+    text = _JSON.encode(turns) + sampling_part
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _record(generation: Generation) -> dict[str, object]:
-    values = {name: getattr(generation, name) for name in (*_TEXTS, *_COUNTS)}
+    values = {name: getattr(generation, name) for name in (*_TEXTS, *_COUNTS, "logprobs")}
     return {"text": generation.text} | {name: v for name, v in values.items() if v != getattr(_DEFAULTS, name)}
 
 
@@ -215,6 +218,11 @@ def _generation(record: Record, place: Place) -> Generation:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise place.at(name).expected(value, "a number of tokens")
         counts[name] = value
+    logprobs = record.get("logprobs", [])
+    if not isinstance(logprobs, list) or not all(
+        isinstance(p, int | float) and not isinstance(p, bool) for p in logprobs
+    ):
+        raise place.at("logprobs").expected(logprobs, "a list of numbers")
     return Generation(
         text=text,
         error=str(texts["error"]),
@@ -222,4 +230,5 @@ def _generation(record: Record, place: Place) -> Generation:
         prompt_tokens=counts["prompt_tokens"],
         cached_tokens=counts["cached_tokens"],
         output_tokens=counts["output_tokens"],
+        logprobs=tuple(float(p) for p in logprobs),
     )

@@ -55,6 +55,7 @@ CALL_SCHEMA: Final = pa.schema(
         pa.field("key", pa.string(), nullable=False),
         pa.field("text", pa.string()),  # of a text engine
         pa.field("finish", pa.string()),
+        pa.field("logprobs", pa.list_(pa.float64())),
         pa.field("scores", pa.list_(pa.float32())),  # of a scorer, row-major
         pa.field("prompt_tokens", pa.int64(), nullable=False),
         pa.field("cached_tokens", pa.int64(), nullable=False),
@@ -254,7 +255,8 @@ def _generation(answer: Answer | None) -> Generation | None:
         return None
     row = answer.row
     counts = {n: row[n] for n in ("prompt_tokens", "cached_tokens", "output_tokens", "queue_s", "run_s")}
-    return Generation(text=row["text"], finish=row["finish"], reused=answer.reused, **counts)
+    logprobs = tuple(row["logprobs"] or ())
+    return Generation(text=row["text"], finish=row["finish"], logprobs=logprobs, reused=answer.reused, **counts)
 
 
 def _scored(answer: Answer | None, block: Block) -> ScoredBlock | None:
@@ -272,6 +274,7 @@ def _text_row(key: str, g: Generation) -> dict[str, Any]:
         "key": key,
         "text": g.text,
         "finish": g.finish,
+        "logprobs": list(g.logprobs) or None,
         "scores": None,
         "prompt_tokens": g.prompt_tokens,
         "cached_tokens": g.cached_tokens,
@@ -286,6 +289,7 @@ def _score_row(key: str, block: ScoredBlock) -> dict[str, Any]:
         "key": key,
         "text": None,
         "finish": None,
+        "logprobs": None,
         "scores": block.scores.ravel().tolist(),
         "prompt_tokens": block.tokens,
         "cached_tokens": 0,

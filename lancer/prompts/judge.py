@@ -140,9 +140,16 @@ def layout_of(name: str, template: Template | None = None) -> Layout:
     return replace(LAYOUTS[name], template=template) if template else LAYOUTS[name]
 
 
-def messages_of(prompt: Prompt) -> list[Message]:
-    """The chat prompt: one user message."""
-    return [{"role": "user", "content": prompt.content}]
+def messages_of(prompt: Prompt, *, pad: bool = True, scored: str | None = None) -> list[Message]:
+    """The chat prompt: one user message, marked for a prefix cache; `scored` names the place to be scored."""
+    message: Message = {"role": "user", "content": prompt.content}
+    if prompt.shared:
+        message["shared"] = prompt.shared
+    if pad and prompt.document_end:
+        message["pad_at"] = prompt.document_end
+    if scored is not None:
+        message["scored"] = prompt.spans[scored]
+    return [message]
 
 
 def render(

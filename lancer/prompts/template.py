@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from lancer.errors import InputError, UsageError, nearest
@@ -24,12 +25,14 @@ class Prompt:
     """The one user message of a prompt, and what an engine may share between prompts (offsets in characters).
 
     `content[:shared]` is the same for all sub-questions of one (request, document); `document_end` is where that part
-    may be padded, with newlines, to a block of the prefix cache. Both are 0 when the sub-question comes first.
+    may be padded, with newlines, to a block of the prefix cache. Both are 0 when the sub-question comes first. `spans`
+    says where the places' values begin and end, at their first use.
     """
 
     content: str
     document_end: int
     shared: int
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,18 +57,22 @@ class Template:
         filled: list[str] = []
         length = at = document_end = 0
         shared: int | None = None
+        spans: dict[str, tuple[int, int]] = {}
         for place in _PLACE.finditer(text):
             before = text[at : place.start()]
             length += len(before)
             if place[1] == "sub_question" and shared is None:
                 shared = length
             filled += [before, values[place[1]]]
+            spans.setdefault(place[1], (length, length + len(values[place[1]])))
             length += len(values[place[1]])
             if place[1] == "document":
                 document_end = length
             at = place.end()
         content = "".join([*filled, text[at:]])
-        return Prompt(content, document_end, shared) if shared and document_end <= shared else Prompt(content, 0, 0)
+        if not shared or document_end > shared:
+            document_end = shared = 0
+        return Prompt(content, document_end, shared, spans)
 
 
 def parse_template(text: str, *, file: str = "prompt") -> Template:

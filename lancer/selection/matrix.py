@@ -90,11 +90,9 @@ class CoverageMatrix:
     def covered(self, tau: float, *, strict: bool = False) -> BoolArray:
         """(candidates, sub-questions): value >= tau, or > tau if strict. A missing value and a 0 never cover.
 
-        Probabilities are stored as float32, so tau is rounded alike: a stored .3 is not above .3, and reaches .3.
+        Values are stored as float32, so tau is rounded alike: a stored .3 is not above .3, and reaches .3.
         """
-        values = self.values
-        if self.scale is Scale.probability:
-            values, tau = values.astype(np.float32).astype(np.float64), float(np.float32(tau))
+        values, tau = self.values.astype(np.float32).astype(np.float64), float(np.float32(tau))
         return values > tau if strict else (values >= tau) & (values > 0.0)
 
 

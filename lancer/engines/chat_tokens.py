@@ -1,0 +1,128 @@
+"""Chat prompts as token ids, with the marks of a prompt turned into places among the tokens.
+
+A prefix cache works in blocks of tokens. Where a prompt says which part of it begins other prompts too, and where
+newlines do no harm, that part is padded to the end of a block, so that all of it is found again. Everything here is
+exact: what is counted is what the engine computes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lancer.engines.protocols import Message
+
+HEADS: Final = 512  # shared beginnings whose tokens are kept: the documents of a few shards, some MB
+
+_PROBE: Final = ("<document>\nTrees.\n</document>\n\n<question>\n", "What do trees do?\n</question>\nRating:")
+
+
+@dataclass(frozen=True)
+class TokenPrompt:
+    """`ids` is what the engine computes; `scored` are the positions [start, end) of the scored part; `padding` of ids
+    were put in."""
+
+    ids: list[int]
+    scored: tuple[int, int] | None = None
+    padding: int = 0
+
+
+class ChatTokens:
+    """A tokenizer with a chat template. Safe for several threads.
+
+    tokenizer: of transformers, a fast one where prompts are scored or padded.
+    template: further arguments of the chat template.
+    block: tokens per block of the prefix cache; None = nothing is padded.
+    """
+
+    def __init__(self, tokenizer: Any, template: Mapping[str, Any], block: int | None = None) -> None:
+        self._tokenizer, self._template, self._block = tokenizer, dict(template), block
+        self._lock = threading.Lock()  # fast tokenizers are not thread-safe
+        self._heads: OrderedDict[str, tuple[list[int], int]] = OrderedDict()
+        self._newline = self._encode("\n")
+        head, tail = _PROBE
+        # False for tokenizers that put something before every text, as SentencePiece's may.
+        self._splits = self._encode(head) + self._encode(tail) == self._encode(head + tail)
+
+    def encode(self, prompt: Sequence[Message], *, score: bool = False) -> TokenPrompt:
+        """ValueError or TypeError, or jinja2's TemplateError, when the template refuses the prompt; ValueError when a
+        part is to be scored and cannot be found among the tokens."""
+        with self._lock:
+            text = self._tokenizer.apply_chat_template(
+                [{"role": m["role"], "content": m["content"]} for m in prompt],
+                add_generation_prompt=True,
+                tokenize=False,
+                **self._template,
+            )
+            last = prompt[-1]
+            start = text.rfind(last["content"])
+            shared = last.get("shared", 0)
+            if start < 0 or not shared or not self._splits:
+                return self._whole(text, last, start, score=score)
+            head, tail = text[: start + shared], text[start + shared :]
+            ids, padding = self._head(head, start + last.get("pad_at", 0) if "pad_at" in last else None, score=score)
+            rest = self._tokenizer(tail, add_special_tokens=False, return_offsets_mapping=score)
+            scored = None
+            if score:
+                scored = _positions(rest["offset_mapping"], _moved(_span(last), -shared), len(ids))
+            return TokenPrompt(ids + rest["input_ids"], scored, padding)
+
+    def count(self, prompt: Sequence[Message]) -> int:
+        """Tokens of a prompt, padding included."""
+        return len(self.encode(prompt).ids)
+
+    def _whole(self, text: str, last: Message, start: int, *, score: bool) -> TokenPrompt:
+        if not score:
+            return TokenPrompt(self._encode(text))
+        if start < 0:
+            raise ValueError("the chat template changes the text: its scored part cannot be found")
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return TokenPrompt(encoded["input_ids"], _positions(encoded["offset_mapping"], _moved(_span(last), start), 0))
+
+    def _head(self, head: str, pad_at: int | None, *, score: bool) -> tuple[list[int], int]:
+        """The tokens of a shared beginning, padded at the character `pad_at`, and how many were put in.
+
+        The logits of the token before the scored part are needed: it is left outside the last whole block.
+        """
+        key = f"{pad_at} {score} {head}"
+        known = self._heads.get(key)
+        if known is not None:
+            self._heads.move_to_end(key)
+            return known
+        if pad_at is None or self._block is None or len(self._newline) != 1:
+            padded = (self._encode(head), 0)
+        else:
+            encoded = self._tokenizer(head, add_special_tokens=False, return_offsets_mapping=True)
+            ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+            at = next((i for i, (start, _) in enumerate(offsets) if start >= pad_at), len(ids))
+            padding = -(len(ids) - score) % self._block
+            padded = (ids[:at] + self._newline * padding + ids[at:], padding)
+        self._heads[key] = padded
+        if len(self._heads) > HEADS:
+            self._heads.popitem(last=False)
+        return padded
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+
+def _span(message: Message) -> tuple[int, int]:
+    if "scored" not in message:
+        raise ValueError("no part of the prompt is marked to be scored")
+    return message["scored"]
+
+
+def _moved(span: tuple[int, int], by: int) -> tuple[int, int]:
+    return span[0] + by, span[1] + by
+
+
+def _positions(offsets: Sequence[tuple[int, int]], span: tuple[int, int], before: int) -> tuple[int, int]:
+    """Of the tokens that overlap the characters [start, end); ValueError when there are none."""
+    inside = [i for i, (start, end) in enumerate(offsets) if start < span[1] and end > span[0]]
+    if not inside:
+        raise ValueError("the part to be scored has no tokens")
+    return before + inside[0], before + inside[-1] + 1
