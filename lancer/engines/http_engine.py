@@ -54,6 +54,10 @@ class HttpConfig(Closed):
     model: str = Field(min_length=1)  # the server's name for it
     revision: str | None = None
     """Which weights the server has under that name; it cannot be asked, so this is only for fingerprints."""
+    tokenizer: str | None = None
+    """The model whose tokenizer counts as the server does, as `model` of a vLLM engine; null = tokens are not known."""
+    tokenizer_revision: str | None = None
+    max_model_len: int | None = Field(None, gt=0)  # the server's; null = the model's own, where there is a tokenizer
     api_key_env: str | None = None
     concurrency: int = Field(32, ge=1)  # calls in flight, of one replica
     timeout_s: float = Field(600, gt=0)  # of one attempt, start to end

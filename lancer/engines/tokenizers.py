@@ -1,0 +1,58 @@
+"""The tokenizer of a text engine, without the engine: to count tokens before paying, to keep prompts within a limit.
+
+Loaded once per process and model. Only the files of the tokenizer and the model's config are read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lancer.engines.chat_tokens import ChatTokens
+from lancer.engines.embedded import resolve_model
+from lancer.engines.http_engine import HttpConfig
+from lancer.engines.table import EngineConfig
+from lancer.engines.vllm_engine import CPU_BLOCK_SIZE, VllmConfig
+from lancer.errors import SetupError
+
+
+@dataclass(frozen=True)
+class ModelTokens:
+    """`chat` counts as the engine does; `context` is the most tokens that a prompt and its output may have together."""
+
+    chat: ChatTokens
+    context: int
+
+
+def model_tokens(config: EngineConfig) -> ModelTokens | None:
+    """None where the engine has no tokenizer that is known here: replay, synthetic, HTTP without `tokenizer`.
+
+    SetupError: the model's files are missing or hold no chat template.
+    """
+    match config:
+        case VllmConfig():
+            block = config.block_size or (None if config.num_gpus else CPU_BLOCK_SIZE)
+            template = json.dumps(config.chat_template_kwargs, sort_keys=True)
+            return _load(config.model, config.revision, template, block, config.max_model_len)
+        case HttpConfig(tokenizer=str() as model):
+            template = json.dumps(config.extra_body.get("chat_template_kwargs") or {}, sort_keys=True)
+            return _load(model, config.tokenizer_revision, template, None, config.max_model_len)
+        case _:
+            return None
+
+
+@lru_cache(maxsize=4)
+def _load(model: str, revision: str | None, template: str, block: int | None, context: int | None) -> ModelTokens:
+    from transformers import AutoConfig, AutoTokenizer
+
+    resolved = resolve_model(model, revision)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolved.path_or_id, revision=revision)
+        own = AutoConfig.from_pretrained(resolved.path_or_id, revision=revision).get_text_config()
+    except (OSError, ValueError) as error:
+        raise SetupError(f"the tokenizer of {model!r} cannot be loaded: {error}") from error
+    if not getattr(tokenizer, "chat_template", None):
+        raise SetupError(f"model {model!r} has no chat template; choose an instruction-tuned one")
+    length = min(n for n in (context, getattr(own, "max_position_embeddings", None)) if n)
+    return ModelTokens(ChatTokens(tokenizer, json.loads(template), block), length)

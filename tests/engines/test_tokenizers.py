@@ -1,0 +1,39 @@
+"""The tokenizer of an engine's model, without the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from lancer.engines.http_engine import HttpConfig
+from lancer.engines.synthetic import SyntheticConfig
+from lancer.engines.tokenizers import model_tokens
+from lancer.engines.vllm_engine import VllmConfig
+from lancer.errors import SetupError
+
+SMOLLM2 = "embedded:smollm2"
+
+
+def test_vllm_and_http_engines_of_one_model_count_alike() -> None:
+    own = model_tokens(VllmConfig(model=SMOLLM2))
+    served = model_tokens(HttpConfig(base_url="http://127.0.0.1:1/v1", model="smollm2", tokenizer=SMOLLM2))
+    assert own is not None
+    assert served is not None
+    prompt = [{"role": "user", "content": "Why do trees hold soil?"}]
+    assert own.chat.count(prompt) == served.chat.count(prompt) > 8  # type: ignore[arg-type]
+    assert own.context == served.context == 8192
+
+
+def test_the_limit_of_the_config_counts_where_it_is_lower() -> None:
+    tokens = model_tokens(VllmConfig(model=SMOLLM2, max_model_len=512))
+    assert tokens is not None
+    assert tokens.context == 512
+
+
+def test_engines_without_a_model_have_none() -> None:
+    assert model_tokens(SyntheticConfig()) is None
+    assert model_tokens(HttpConfig(base_url="http://127.0.0.1:1/v1", model="m")) is None
+
+
+def test_a_model_without_a_chat_template_is_named() -> None:
+    with pytest.raises(SetupError, match=r"minilm.*no chat template"):
+        model_tokens(VllmConfig(model="embedded:minilm"))
