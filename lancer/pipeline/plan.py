@@ -81,13 +81,14 @@ class Plan:
     def run_tag(self) -> str:
         """What was done before selection, e.g. `bm25:estimate`; the selector's repr follows it in run files."""
         first = "bm25" if self.config.retrieve.source == "bm25" else "given"
-        return first if self.config.select is None else f"{first}:{'judge' if self.config.judge else 'estimate'}"
+        steps = [s.name for s in self.stages if isinstance(s.stage, Judge | Estimate)]
+        return first if self.config.select is None else ":".join([first, *steps])
 
     @property
     def scale(self) -> Scale:
         """Of the coverage matrix; of no consequence where there is none."""
-        found = (s.stage.scale for s in self.stages if isinstance(s.stage, Judge | Estimate))
-        return next(found, Scale.rating)
+        found = [s.stage.scale for s in self.stages if isinstance(s.stage, Judge | Estimate)]
+        return found[-1] if found else Scale.rating
 
     @property
     def selectors(self) -> tuple[str, ...]:
@@ -103,12 +104,12 @@ def build_stages(config: Config, storage: Storage) -> tuple[Stage, ...]:
     stages: list[Stage] = [Retrieve(config.retrieve)]
     if config.decompose is not None:
         stages.append(Decompose(config.decompose))
-    matrix: Judge | Estimate | None = None
+    matrix: Judge | Estimate | None = None  # of both, the judge's: it reads what the estimator gives
+    if config.estimate is not None:
+        matrix = make_estimate(config.estimate, storage)
+        stages.append(matrix)
     if config.judge is not None:
         matrix = make_judge(config.judge, storage)
-    elif config.estimate is not None:
-        matrix = make_estimate(config.estimate, storage)
-    if matrix is not None:
         stages.append(matrix)
     if config.select is not None and matrix is not None:
         stages.append(Select(config.select, matrix.scale))
@@ -129,10 +130,20 @@ def make_plan(config: Config, inputs: Inputs, storage: Storage, shard_bits: int 
     for p in planned:
         if isinstance(p.stage, Judge | Estimate) and p.stage.calibration is not None:
             p.stage.calibration.check_made_for(p.identity, str(p.stage.calibration_file))
+    if config.judge is not None and config.judge.only is not None:
+        _check_estimates(planned, str(config.judge.only.calibration))
     if shard_bits is None:
         shard_bits = max(0, math.ceil(math.log2(inputs.table.num_rows / config.shard_queries)))
     shards = _shards(inputs.table, planned, shard_bits)
     return Plan(config, inputs, planned, shards, shard_bits, {name: digest(i)[:12] for name, i in engines.items()})
+
+
+def _check_estimates(stages: Sequence[PlannedStage], path: str) -> None:
+    """InputError: the map from estimates to ratings was made for another estimator."""
+    by_name = {s.name: s for s in stages}
+    judge = by_name[Judge.name].stage
+    if isinstance(judge, Judge) and judge.estimates is not None:
+        judge.estimates.check_made_for(by_name[Estimate.name].identity, path)
 
 
 def check_selectors(stages: Sequence[Stage]) -> None:

@@ -108,14 +108,14 @@ def _reason(
 
 
 def _tag(matrix: str, scales: set[Scale], storage: Storage) -> str:
-    """What was done before selection, as the run that made the matrix names its own files: `bm25:estimate`."""
+    """What was done before selection, as the run that made the matrix names its own files: `bm25:estimate:judge`."""
     uri = join(matrix, FIRST_STAGE)
     if not storage.exists(uri):
         return "matrix"
     _, line = next(read_lines(uri, storage))
     by_scale = "estimate" if Scale.probability in scales else "judge"
-    stages = _stages(matrix, storage)
-    return f"{line.split()[-1]}:{next((s for s in ('judge', 'estimate') if s in stages), by_scale)}"
+    steps = [stage for stage in _stages(matrix, storage) if stage in ("judge", "estimate")]
+    return ":".join([line.split()[-1], *(steps or [by_scale])])
 
 
 def _stages(matrix: str, storage: Storage) -> list[str]:

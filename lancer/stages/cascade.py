@@ -9,7 +9,7 @@ k of that selector is the one that judging all cells of the other two parts woul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
@@ -55,6 +55,7 @@ class JudgeOnly(Closed):
     top_documents: int | None = Field(None, ge=1)  # by the sum of their probabilities, ties in first-stage order
     uncertain: tuple[float, float] | None = None  # probabilities from low to high, both included
     until: Until | None = None
+    calibration: str | None = None  # a file that `lancer calibrate` wrote: probability → rating; null = 5 · p
 
     @model_validator(mode="after")
     def _sensible(self) -> JudgeOnly:
