@@ -39,6 +39,8 @@ class Until(Closed):
 
     That is exact: no answer could change the top k. With `slack` it is not: a cell is then taken to be within the
     ratings of its estimate minus and plus `slack`, and where the judge would have said otherwise the top k can differ.
+    A document of which no cell is known can answer everything; so where one call rates all its sub-questions, the exact
+    form has to ask for every document that the other parts allow.
     """
 
     selector: Annotated[str, AfterValidator(_lazy_selector)]
