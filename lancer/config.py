@@ -17,7 +17,6 @@ from lancer.closed import Closed
 from lancer.engines.table import ROLES, EngineConfig, Role
 from lancer.errors import InputError, UsageError, nearest
 from lancer.evaluation.measures import parse_measures
-from lancer.schema import Scale
 from lancer.stages.decompose import DecomposeConfig
 from lancer.stages.estimate import EstimateConfig
 from lancer.stages.judge import JudgeConfig
@@ -109,11 +108,6 @@ class Config(Closed):
                     f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}"
                 )
         return self
-
-    @property
-    def scale(self) -> Scale:
-        """Of the coverage matrix."""
-        return Scale.rating if self.judge is not None else Scale.probability
 
     def _uses(self) -> list[tuple[str, str, Role]]:
         uses: list[tuple[str, str, Role]] = []

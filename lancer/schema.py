@@ -7,6 +7,7 @@ stage fingerprint: change it with any change of meaning here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -92,6 +93,9 @@ RATING_STATUS: Final = pa.field("rating_status", pa.list_(pa.list_(pa.string()))
 RATING_RAW: Final = pa.field("rating_raw", pa.list_(pa.list_(pa.string())), nullable=False)  # "" = no call
 PROBABILITIES: Final = pa.field("probabilities", pa.list_(pa.list_(pa.float32())), nullable=False)
 PROBABILITY_STATUS: Final = pa.field("probability_status", pa.list_(pa.list_(pa.string())), nullable=False)
+PROBABILITY_RAW: Final = pa.field("probability_raw", pa.list_(pa.list_(pa.string())), nullable=False)  # "" = no call
+# Of each candidate's text, the characters left out of the judge's prompts: 0 = judged whole; null = no text.
+CUT_CHARACTERS: Final = pa.field("cut_characters", pa.list_(pa.int32()), nullable=False)
 RANKINGS: Final = pa.field("rankings", pa.list_(RANKING), nullable=False)
 
 INPUT_SCHEMA: Final = pa.schema(
@@ -152,5 +156,21 @@ COVERAGE_SCHEMA: Final = pa.schema(
         pa.field("probability", pa.float32()),  # scale probability, 0..1
         pa.field("status", pa.string(), nullable=False),
         pa.field("raw", pa.string(), nullable=False),
+        pa.field("cut_characters", pa.int32()),  # of the document, not shown to the judge; null = not judged
     ]
 )
+
+
+@dataclass(frozen=True)
+class MatrixFields:
+    """The columns of a coverage matrix in one scale."""
+
+    values: pa.Field
+    status: pa.Field
+    raw: pa.Field
+
+
+MATRIX: Final = {
+    Scale.rating: MatrixFields(RATINGS, RATING_STATUS, RATING_RAW),
+    Scale.probability: MatrixFields(PROBABILITIES, PROBABILITY_STATUS, PROBABILITY_RAW),
+}

@@ -187,12 +187,12 @@ def _first_stage(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
-    rated = scale is Scale.rating
-    value_name, status_name = ("ratings", "rating_status") if rated else ("probabilities", "probability_status")
+    rated, fields = scale is Scale.rating, schema.MATRIX[scale]
     for row in rows:
+        cut = row.get(schema.CUT_CHARACTERS.name)
         for i, candidate in enumerate(row["candidates"]):
             for j, sub_question in enumerate(row.get("sub_questions", ())):
-                value = row[value_name][i][j]
+                value = row[fields.values.name][i][j]
                 yield {
                     "query_id": row["query_id"],
                     "doc_id": candidate["doc_id"],
@@ -201,6 +201,7 @@ def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str
                     "sub_question": sub_question["text"],
                     "rating": value if rated else None,
                     "probability": None if rated else value,
-                    "status": row[status_name][i][j] or str(CellStatus.error),
-                    "raw": row["rating_raw"][i][j] if rated else "",
+                    "status": row[fields.status.name][i][j] or str(CellStatus.error),
+                    "raw": row[fields.raw.name][i][j] if fields.raw.name in row else "",
+                    "cut_characters": cut[i] if cut else None,
                 }

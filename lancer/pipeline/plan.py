@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,11 @@ from lancer.engines.sources import DocumentSource
 from lancer.engines.table import engine_identity
 from lancer.errors import PlanError
 from lancer.pipeline.inputs import Inputs
+from lancer.schema import Scale
 from lancer.stages.base import Stage, check_chain
 from lancer.stages.decompose import Decompose
-from lancer.stages.estimate import Estimate
-from lancer.stages.judge import Judge
+from lancer.stages.estimate import Estimate, make_estimate
+from lancer.stages.judge import Judge, make_judge
 from lancer.stages.retrieve import Retrieve
 from lancer.stages.select import Select
 from lancer.storage import Storage
@@ -82,47 +84,61 @@ class Plan:
         return first if self.config.select is None else f"{first}:{'judge' if self.config.judge else 'estimate'}"
 
     @property
+    def scale(self) -> Scale:
+        """Of the coverage matrix; of no consequence where there is none."""
+        found = (s.stage.scale for s in self.stages if isinstance(s.stage, Judge | Estimate))
+        return next(found, Scale.rating)
+
+    @property
     def selectors(self) -> tuple[str, ...]:
         """The rankings of the run, by selector; the first stage's alone when nothing is selected."""
         return self.config.select.selectors if self.config.select else (schema.FIRST_STAGE,)
 
 
-def build_stages(config: Config) -> tuple[Stage, ...]:
-    """The stages of a run, in order; the one place that lists them."""
+def build_stages(config: Config, storage: Storage) -> tuple[Stage, ...]:
+    """The stages of a run, in order; the one place that lists them. Prompts and calibrations are read from their files.
+
+    UsageError, InputError: one of those cannot be used.
+    """
     stages: list[Stage] = [Retrieve(config.retrieve)]
     if config.decompose is not None:
         stages.append(Decompose(config.decompose))
+    matrix: Judge | Estimate | None = None
     if config.judge is not None:
-        stages.append(Judge(config.judge))
-    if config.estimate is not None:
-        stages.append(Estimate(config.estimate))
-    if config.select is not None:
-        stages.append(Select(config.select, config.scale))
+        matrix = make_judge(config.judge, storage)
+    elif config.estimate is not None:
+        matrix = make_estimate(config.estimate, storage)
+    if matrix is not None:
+        stages.append(matrix)
+    if config.select is not None and matrix is not None:
+        stages.append(Select(config.select, matrix.scale))
     return tuple(stages)
 
 
 def make_plan(config: Config, inputs: Inputs, storage: Storage, shard_bits: int | None = None) -> Plan:
     """`shard_bits`: of the run that goes on, so that its shards stay; a new run's follow from `shard_queries`.
 
-    Checks the columns' chain and each tau against the scale (PlanError); fixes all fingerprints and keys."""
-    stages = build_stages(config)
+    Checks the columns' chain and each tau against the scale (PlanError), and what calibrations were made for
+    (InputError); fixes all fingerprints and keys."""
+    stages = build_stages(config, storage)
     check_chain(stages, schema.INPUT_SCHEMA)
-    check_selectors(config)
+    check_selectors(stages)
     used = dict.fromkeys(name for stage in stages for name in stage.engines)
     engines = {name: engine_identity(config.engines[name], inputs.source, storage) for name in used}
     planned = _fingerprints(inputs.source, stages, engines)
+    for p in planned:
+        if isinstance(p.stage, Judge | Estimate) and p.stage.calibration is not None:
+            p.stage.calibration.check_made_for(p.identity, str(p.stage.calibration_file))
     if shard_bits is None:
         shard_bits = max(0, math.ceil(math.log2(inputs.table.num_rows / config.shard_queries)))
     shards = _shards(inputs.table, planned, shard_bits)
     return Plan(config, inputs, planned, shards, shard_bits, {name: digest(i)[:12] for name, i in engines.items()})
 
 
-def check_selectors(config: Config) -> None:
+def check_selectors(stages: Sequence[Stage]) -> None:
     """PlanError: a selector's tau lies outside the scale of the matrix, or it needs what a run's matrix has not."""
-    if config.select is None:
-        return
-    for selector in Select(config.select, config.scale).selectors:
-        selector.check(config.scale)
+    for stage, selector in ((s, selector) for s in stages if isinstance(s, Select) for selector in s.selectors):
+        selector.check(stage.scale)
         if selector.needs:
             raise PlanError(
                 f"selector {selector!r} needs {', '.join(selector.needs)}, which a run does not make; "

@@ -113,7 +113,17 @@ def _tag(matrix: str, scales: set[Scale], storage: Storage) -> str:
     if not storage.exists(uri):
         return "matrix"
     _, line = next(read_lines(uri, storage))
-    return f"{line.split()[-1]}:{'estimate' if Scale.probability in scales else 'judge'}"
+    by_scale = "estimate" if Scale.probability in scales else "judge"
+    stages = _stages(matrix, storage)
+    return f"{line.split()[-1]}:{next((s for s in ('judge', 'estimate') if s in stages), by_scale)}"
+
+
+def _stages(matrix: str, storage: Storage) -> list[str]:
+    """Names, by the run folder's run.json; none where it cannot be read."""
+    try:
+        return [stage["name"] for stage in json.loads(storage.read(join(matrix, "run.json")))["stages"]]
+    except (InputError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _check_targets(files: list[str], output: str, is_folder: bool, storage: Storage) -> None:

@@ -38,7 +38,7 @@ class Select:
     engines: tuple[str, ...] = ()
 
     def __init__(self, config: SelectConfig, scale: Scale) -> None:
-        self._config, self._scale = config, scale
+        self._config, self.scale = config, scale
         self.selectors = tuple(parse_selector(spec) for spec in config.selectors)
 
     @property
@@ -48,11 +48,11 @@ class Select:
 
     @property
     def _matrix(self) -> pa.Field:
-        return schema.RATINGS if self._scale is Scale.rating else schema.PROBABILITIES
+        return schema.MATRIX[self.scale].values
 
     def identity(self) -> dict[str, Any]:
         """The selectors and the matrix they read."""
-        return {"selectors": [repr(s) for s in self.selectors], "matrix": str(self._scale)}
+        return {"selectors": [repr(s) for s in self.selectors], "matrix": str(self.scale)}
 
     def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
         """Complete rankings: every candidate once. Without sub-questions that is the first stage's order."""
@@ -61,7 +61,7 @@ class Select:
         for row in rows:
             doc_ids = [c["doc_id"] for c in row["candidates"]]
             ids = [q["id"] for q in row["sub_questions"]]
-            matrix = coverage_matrix(row[self._matrix.name], len(ids), self._scale)
+            matrix = coverage_matrix(row[self._matrix.name], len(ids), self.scale)
             chosen = [(repr(s), s.select(matrix)) for s in self.selectors]
             rankings.append(
                 [

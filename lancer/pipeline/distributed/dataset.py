@@ -144,7 +144,7 @@ def build_dataset(
         journals=journal_files(plan, store, work),
         folders={name: calls_folder(plan, store, name) for name in plan.engines},
         engines=engines,
-        scale=plan.config.scale,
+        scale=plan.scale,
         attempts=plan.config.limits.attempts,
     )
     shared = ray.put(carrier)
