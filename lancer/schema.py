@@ -51,6 +51,16 @@ class DecomposeStatus(StrEnum):
     failed = "failed"  # none
 
 
+class CompressStatus(StrEnum):
+    """What became of a document that was to be compressed."""
+
+    ok = "ok"  # some of its sentences stay
+    nothing = "nothing"  # none helps: it adds nothing to an answer
+    unreadable = "unreadable"  # the model's output names no sentences: the whole document stays
+    error = "error"  # the engine failed on it: the whole document stays
+    no_text = "no_text"
+
+
 CANDIDATE: Final = pa.struct(
     [
         pa.field("doc_id", pa.string(), nullable=False),
@@ -69,6 +79,25 @@ RANKING: Final = pa.struct(
             "covers", pa.list_(pa.list_(pa.string())), nullable=False
         ),  # per document: sub-question ids it newly covers
         pa.field("uncovered", pa.list_(pa.string()), nullable=False),  # sub-question ids no candidate covers
+    ]
+)
+
+SPAN: Final = pa.struct(  # text[start:end] of the document's text, title and body, in characters
+    [
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("end", pa.int32(), nullable=False),
+        pa.field("score", pa.float32()),  # the bi-encoder's; null where an LLM chose, or nothing did
+    ]
+)
+SPANS: Final = pa.list_(pa.field("item", SPAN, nullable=False))  # whole sentences, in the text's order
+COMPRESSED_DOCUMENT: Final = pa.struct(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("characters", pa.int32(), nullable=False),  # of the whole document
+        pa.field("text", pa.string(), nullable=False),  # of the spans, a blank between two
+        pa.field("spans", SPANS, nullable=False),
+        pa.field("raw", pa.string(), nullable=False),  # the model's last output; "" = no call
     ]
 )
 
@@ -93,6 +122,7 @@ RATING_RAW: Final = pa.field("rating_raw", pa.list_(pa.list_(pa.string())), null
 PROBABILITIES: Final = pa.field("probabilities", pa.list_(pa.list_(pa.float32())), nullable=False)
 PROBABILITY_STATUS: Final = pa.field("probability_status", pa.list_(pa.list_(pa.string())), nullable=False)
 RANKINGS: Final = pa.field("rankings", pa.list_(RANKING), nullable=False)
+COMPRESSED: Final = pa.field("compressed", pa.list_(COMPRESSED_DOCUMENT), nullable=False)  # the top documents, in order
 
 INPUT_SCHEMA: Final = pa.schema(
     [QUERY_ID, TEXT, TITLE, BACKGROUND, PROBLEM_STATEMENT, GIVEN_CANDIDATES, GIVEN_SUB_QUESTIONS]
@@ -151,6 +181,18 @@ COVERAGE_SCHEMA: Final = pa.schema(
         pa.field("rating", pa.float32()),  # scale rating, 0..5; whole where the model wrote a digit
         pa.field("probability", pa.float32()),  # scale probability, 0..1
         pa.field("status", pa.string(), nullable=False),
+        pa.field("raw", pa.string(), nullable=False),
+    ]
+)
+COMPRESSED_SCHEMA: Final = pa.schema(
+    [
+        QUERY_ID,
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),  # from 1
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("characters", pa.int32(), nullable=False),  # of the whole document
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("spans", SPANS, nullable=False),
         pa.field("raw", pa.string(), nullable=False),
     ]
 )

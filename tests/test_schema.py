@@ -20,6 +20,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     "decompose": pa.schema([schema.SUB_QUESTIONS, schema.DECOMPOSE_STATUS, schema.DECOMPOSE_RAW]),
     "judge": pa.schema([schema.RATINGS, schema.RATING_STATUS, schema.RATING_RAW]),
     "estimate": pa.schema([schema.PROBABILITIES, schema.PROBABILITY_STATUS]),
+    "compress": pa.schema([schema.COMPRESSED]),
+    "compressed": schema.COMPRESSED_SCHEMA,
     "select": pa.schema([schema.RANKINGS]),
 }
 

@@ -25,6 +25,7 @@ from lancer.engines.table import engine_identity
 from lancer.errors import PlanError
 from lancer.pipeline.inputs import Inputs
 from lancer.stages.base import Stage, check_chain
+from lancer.stages.compress import Compress
 from lancer.stages.decompose import Decompose
 from lancer.stages.estimate import Estimate
 from lancer.stages.judge import Judge
@@ -32,7 +33,7 @@ from lancer.stages.retrieve import Retrieve
 from lancer.stages.select import Select
 from lancer.storage import Storage
 
-DOCUMENT_READERS = ("retrieve", "judge", "estimate")  # stages that look up document text
+DOCUMENT_READERS = ("retrieve", "judge", "estimate", "compress")  # stages that look up document text
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ def build_stages(config: Config) -> tuple[Stage, ...]:
         stages.append(Estimate(config.estimate))
     if config.select is not None:
         stages.append(Select(config.select, config.scale))
+    if config.compress is not None:
+        stages.append(Compress(config.compress, schema.RANKINGS if config.select else schema.CANDIDATES))
     return tuple(stages)
 
 
