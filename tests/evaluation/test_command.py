@@ -209,7 +209,10 @@ def test_nuggets_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "evaluate needs --run or --assignments"),
+        ([], "evaluate needs --run, --stages or --assignments"),
+        (["--stages", "a", "--run", "b", "--per-query"], "by themselves, without --run, --per-query"),
+        (["--stages", "a"], "no qrels are given"),
+        (["--run", "a", "--kept", "3"], "--kept and --rel are about --stages"),
         (["--assignments", "a", "--run", "b", "--ratings-run", "c"], "by themselves, without --run, --ratings-run"),
         (["--run", "a", "--without-vital", "skip"], "--without-vital is about --assignments"),
     ],
