@@ -13,6 +13,7 @@ import lancer
 from lancer.errors import LancerError, UsageError
 
 INTERRUPTED = 130
+DEFAULT_MEASURES = "alpha_nDCG@10 StRecall@10 nDCG@10"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,8 +85,17 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = _command(commands, "evaluate", "score runs against judgments, or answers by their nuggets", _evaluate)
     evaluate.add_argument("--run", nargs="+", default=[], metavar="RUN", help="run files or run folders")
+    evaluate.add_argument(
+        "--stages",
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="the stages of a funnel: a run folder, or run files in order",
+    )
+    evaluate.add_argument("--kept", nargs="+", type=int, default=[], metavar="N", help="documents after each stage")
+    evaluate.add_argument("--rel", type=int, default=1, metavar="GRADE", help="of stages: relevant from here on")
     evaluate.add_argument("--qrels", nargs="+", default=[], metavar="FILE", help="optional when --ratings is given")
-    evaluate.add_argument("--measures", default="alpha_nDCG@10 StRecall@10 nDCG@10", metavar="NAMES")
+    evaluate.add_argument("--measures", metavar="NAMES", help=f"default, of runs: {DEFAULT_MEASURES}")
     evaluate.add_argument("--per-query", action="store_true")
     evaluate.add_argument("--output", default="table", choices=("table", "json", "csv", "latex"))
     evaluate.add_argument("--baseline", metavar="RUN", help="compare the others with this run: its tag, file or folder")
@@ -254,14 +264,18 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
     if arguments.assignments:
         return _evaluate_nuggets(arguments)
+    if arguments.stages:
+        return _evaluate_stages(arguments)
     if not arguments.run:
-        raise UsageError("evaluate needs --run or --assignments")
+        raise UsageError("evaluate needs --run, --stages or --assignments")
+    if arguments.kept or arguments.rel != 1:
+        raise UsageError("--kept and --rel are about --stages, of which there are none")
     if arguments.without_vital:
         raise UsageError("--without-vital is about --assignments, of which there are none")
     text = evaluate_command(
         runs=arguments.run,
         qrels=arguments.qrels,
-        measures=arguments.measures,
+        measures=arguments.measures or DEFAULT_MEASURES,
         per_query=arguments.per_query,
         output=arguments.output,
         baseline=arguments.baseline,
@@ -276,10 +290,29 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _evaluate_stages(arguments: argparse.Namespace) -> int:
+    from lancer.evaluation.command import evaluate_stages_command
+
+    others = ("run", "per_query", "baseline", "test", "correction", "ratings", "ratings_run", "plot", "without_vital")
+    if given := [name for name in others if getattr(arguments, name)]:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"--stages are evaluated by themselves, without {names}")
+    text = evaluate_stages_command(
+        arguments.stages,
+        arguments.qrels,
+        arguments.measures or "",
+        kept=arguments.kept,
+        rel=arguments.rel,
+        output=arguments.output,
+    )
+    sys.stdout.write(text.rstrip("\n") + "\n")
+    return 0
+
+
 def _evaluate_nuggets(arguments: argparse.Namespace) -> int:
     from lancer.evaluation.command import evaluate_nuggets_command
 
-    of_runs = [name for name in ("run", "qrels", "ratings", "ratings_run", "plot") if getattr(arguments, name)]
+    of_runs = [n for n in ("run", "stages", "qrels", "ratings", "ratings_run", "plot") if getattr(arguments, n)]
     if of_runs:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in of_runs)
         raise UsageError(f"--assignments are evaluated by themselves, without {names}")

@@ -17,6 +17,7 @@ from lancer.closed import Closed
 from lancer.engines.table import ROLES, EngineConfig, Role
 from lancer.errors import InputError, UsageError, nearest
 from lancer.evaluation.measures import parse_measures
+from lancer.stages.compress import CompressConfig
 from lancer.stages.decompose import DecomposeConfig
 from lancer.stages.estimate import EstimateConfig
 from lancer.stages.judge import JudgeConfig
@@ -74,6 +75,7 @@ class Config(Closed):
     judge: JudgeConfig | None = None
     estimate: EstimateConfig | None = None
     select: SelectConfig | None = None  # null, like decompose and the matrix: the first stage alone
+    compress: CompressConfig | None = None
     engines: dict[str, EngineConfig] = Field(default_factory=dict)
     storage: StorageConfig = StorageConfig()
     ray: RayConfig = RayConfig()
@@ -94,6 +96,8 @@ class Config(Closed):
             raise ValueError(f"{given} also needs {needed}; for the first stage alone leave all three out")
         if self.select is not None and len(set(self.select.selectors)) < len(self.select.selectors):
             raise ValueError(f"`select.selectors` names one twice: {', '.join(self.select.selectors)}")
+        if self.compress is not None and self.compress.questions != "request" and self.decompose is None:
+            raise ValueError(f"`compress.questions` {self.compress.questions!r} needs decompose; or use 'request'")
         for name in self.prices:
             if name not in self.engines:
                 raise ValueError(f"`prices` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines))
@@ -119,6 +123,9 @@ class Config(Closed):
             uses.append(("judge.engine", self.judge.engine, "text"))
         if self.estimate is not None:
             uses.append(("estimate.engine", self.estimate.engine, "scorer"))
+        if self.compress is not None:
+            role: Role = "text" if self.compress.method == "llm" else "scorer"
+            uses.append(("compress.engine", self.compress.engine, role))
         return uses
 
 

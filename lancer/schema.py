@@ -52,6 +52,16 @@ class DecomposeStatus(StrEnum):
     failed = "failed"  # none
 
 
+class CompressStatus(StrEnum):
+    """What became of a document that was to be compressed."""
+
+    ok = "ok"  # some of its sentences stay
+    nothing = "nothing"  # none helps: it adds nothing to an answer
+    unreadable = "unreadable"  # the model's output names no sentences: the whole document stays
+    error = "error"  # the engine failed on it: the whole document stays
+    no_text = "no_text"
+
+
 CANDIDATE: Final = pa.struct(
     [
         pa.field("doc_id", pa.string(), nullable=False),
@@ -70,6 +80,25 @@ RANKING: Final = pa.struct(
             "covers", pa.list_(pa.list_(pa.string())), nullable=False
         ),  # per document: sub-question ids it newly covers
         pa.field("uncovered", pa.list_(pa.string()), nullable=False),  # sub-question ids no candidate covers
+    ]
+)
+
+SPAN: Final = pa.struct(  # text[start:end] of the document's text, title and body, in characters
+    [
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("end", pa.int32(), nullable=False),
+        pa.field("score", pa.float32()),  # the bi-encoder's; null where an LLM chose, or nothing did
+    ]
+)
+SPANS: Final = pa.list_(pa.field("item", SPAN, nullable=False))  # whole sentences, in the text's order
+COMPRESSED_DOCUMENT: Final = pa.struct(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("characters", pa.int32(), nullable=False),  # of the whole document
+        pa.field("text", pa.string(), nullable=False),  # of the spans, a blank between two
+        pa.field("spans", SPANS, nullable=False),
+        pa.field("raw", pa.string(), nullable=False),  # the model's last output; "" = no call
     ]
 )
 
@@ -97,6 +126,7 @@ PROBABILITY_RAW: Final = pa.field("probability_raw", pa.list_(pa.list_(pa.string
 # Of each candidate's text, the characters left out of the judge's prompts: 0 = judged whole; null = no text.
 CUT_CHARACTERS: Final = pa.field("cut_characters", pa.list_(pa.int32()), nullable=False)
 RANKINGS: Final = pa.field("rankings", pa.list_(RANKING), nullable=False)
+COMPRESSED: Final = pa.field("compressed", pa.list_(COMPRESSED_DOCUMENT), nullable=False)  # the top documents, in order
 
 INPUT_SCHEMA: Final = pa.schema(
     [QUERY_ID, TEXT, TITLE, BACKGROUND, PROBLEM_STATEMENT, GIVEN_CANDIDATES, GIVEN_SUB_QUESTIONS]
@@ -157,6 +187,18 @@ COVERAGE_SCHEMA: Final = pa.schema(
         pa.field("status", pa.string(), nullable=False),
         pa.field("raw", pa.string(), nullable=False),
         pa.field("cut_characters", pa.int32()),  # of the document, not shown to the judge; null = not judged
+    ]
+)
+COMPRESSED_SCHEMA: Final = pa.schema(
+    [
+        QUERY_ID,
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),  # from 1
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("characters", pa.int32(), nullable=False),  # of the whole document
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("spans", SPANS, nullable=False),
+        pa.field("raw", pa.string(), nullable=False),
     ]
 )
 

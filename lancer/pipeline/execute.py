@@ -149,12 +149,15 @@ def _extend(table: pa.Table, name: str, new: pa.ChunkedArray) -> pa.Table:
 def final_tables(table: pa.Table, scale: Scale) -> dict[str, pa.Table]:
     """The final tables of one shard, by their names in the run folder."""
     rows = table.to_pylist()
-    return {
+    tables = {
         "ranking.parquet": pa.Table.from_pylist(list(_ranking(rows)), schema=schema.RANKING_SCHEMA),
         "coverage.parquet": pa.Table.from_pylist(list(_coverage(rows, scale)), schema=schema.COVERAGE_SCHEMA),
         "ledger.parquet": pa.Table.from_pylist(_records(rows, "ledger"), schema=schema.LEDGER_SCHEMA),
         "failures.parquet": pa.Table.from_pylist(_records(rows, "failures"), schema=schema.FAILURE_SCHEMA),
     }
+    if schema.COMPRESSED.name in table.column_names:
+        tables["compressed.parquet"] = pa.Table.from_pylist(list(_compressed(rows)), schema=schema.COMPRESSED_SCHEMA)
+    return tables
 
 
 def _records(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -184,6 +187,12 @@ def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _first_stage(row: dict[str, Any]) -> dict[str, Any]:
     doc_ids = [c["doc_id"] for c in row["candidates"]]
     return {"selector": schema.FIRST_STAGE, "doc_ids": doc_ids, "covers": [[] for _ in doc_ids]}
+
+
+def _compressed(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        for rank, document in enumerate(row[schema.COMPRESSED.name], start=1):
+            yield {"query_id": row["query_id"], "rank": rank, **document}
 
 
 def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:

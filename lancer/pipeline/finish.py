@@ -10,7 +10,7 @@ from lancer import schema
 from lancer.errors import DamagedError
 from lancer.formats.runs import write_run
 from lancer.pipeline.plan import Plan, Shard, digest
-from lancer.pipeline.store import TABLES, RunStore
+from lancer.pipeline.store import STAGE_TABLES, TABLES, RunStore, tables_of
 
 FIRST_STAGE = "first_stage.trec"
 
@@ -24,7 +24,7 @@ def final_name(plan: Plan, shard: Shard) -> str:
 def final_parts(plan: Plan, store: RunStore) -> dict[str, list[str]]:
     """Shard → its files in the final tables, as many as are there; one listing per table."""
     found: dict[str, list[str]] = {shard.id: [] for shard in plan.shards}
-    for table in TABLES:
+    for table in tables_of(plan.stages):
         there = store.by_key(store.uri(table))
         for shard in plan.shards:
             uri = there.get(store.uri(table, final_name(plan, shard)))
@@ -36,7 +36,7 @@ def final_parts(plan: Plan, store: RunStore) -> dict[str, list[str]]:
 def remove_stale(plan: Plan, store: RunStore) -> None:
     """Removes what is not of this plan from the final tables. Stage parts stay: going back costs nothing."""
     kept = {uri for files in final_parts(plan, store).values() for uri in files}
-    for table in TABLES:
+    for table in (*TABLES, *STAGE_TABLES.values()):
         for entry in store.storage.list(store.uri(table)):
             if entry.uri not in kept:
                 store.storage.delete(entry.uri)

@@ -27,6 +27,7 @@ from lancer.errors import PlanError
 from lancer.pipeline.inputs import Inputs
 from lancer.schema import Scale
 from lancer.stages.base import Stage, check_chain
+from lancer.stages.compress import Compress
 from lancer.stages.decompose import Decompose
 from lancer.stages.estimate import Estimate, make_estimate
 from lancer.stages.judge import Judge, make_judge
@@ -34,7 +35,7 @@ from lancer.stages.retrieve import Retrieve
 from lancer.stages.select import Select
 from lancer.storage import Storage
 
-DOCUMENT_READERS = ("retrieve", "judge", "estimate")  # stages that look up document text
+DOCUMENT_READERS = ("retrieve", "judge", "estimate", "compress")  # stages that look up document text
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def build_stages(config: Config, storage: Storage) -> tuple[Stage, ...]:
         stages.append(matrix)
     if config.select is not None and matrix is not None:
         stages.append(Select(config.select, matrix.scale))
+    if config.compress is not None:
+        stages.append(Compress(config.compress, schema.RANKINGS if config.select else schema.CANDIDATES))
     return tuple(stages)
 
 

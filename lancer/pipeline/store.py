@@ -3,7 +3,7 @@
     run.json                   resolved config, stages with fingerprints, input digests, versions, result
     parts/<stage>-<fingerprint>/shard-0101-<key>-<digest>.parquet
                                a stage's columns, ledger and failures for one shard
-    ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/
+    ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/ (compressed.parquet/)
                                tables, one part per shard
     run.trec first_stage.trec  the first selector's ranking, and where it started
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,10 +30,19 @@ from lancer.stages.base import StageOutput
 from lancer.storage import Storage, join
 
 TABLES: Final = ("ranking.parquet", "coverage.parquet", "ledger.parquet", "failures.parquet")
+STAGE_TABLES: Final = {"compress": "compressed.parquet"}  # of runs that have the stage
 # Names below the run folder.
-OURS: Final = ("parts", "calls", "sessions", "queries.parquet", "shards.parquet", "run.json", *TABLES)
+OURS: Final = (
+    "parts", "calls", "sessions", "queries.parquet", "shards.parquet", "run.json", *TABLES, *STAGE_TABLES.values()
+)  # fmt: skip
 _LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
 _FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA))), nullable=False)
+
+
+def tables_of(stages: Iterable[PlannedStage]) -> tuple[str, ...]:
+    """The final tables of a run with these stages."""
+    names = {stage.name for stage in stages}
+    return (*TABLES, *(table for stage, table in STAGE_TABLES.items() if stage in names))
 
 
 def part_schema(stage: PlannedStage) -> pa.Schema:

@@ -25,7 +25,7 @@ from lancer.pipeline.finish import final_name
 from lancer.pipeline.journal import Journal
 from lancer.pipeline.plan import Plan, PlannedStage, Shard
 from lancer.pipeline.resume import Work, calls_folder, journal_files
-from lancer.pipeline.store import TABLES, RunStore
+from lancer.pipeline.store import RunStore, tables_of
 from lancer.schema import Scale
 
 
@@ -73,7 +73,7 @@ class _Carrier:
     def finish(self, table: pa.Table) -> pa.Table:
         """Commits the shard's final tables; gives one row with the reports."""
         shard = table["shard"][0].as_py()
-        names = {folder: self.store.uri(folder, self.names[shard]) for folder in TABLES}
+        names = {folder: self.store.uri(folder, self.names[shard]) for folder in tables_of(self.stages)}
         for name in names.values():
             for uri in self.store.find(name):
                 self.store.storage.delete(uri)  # what this replaces; an interruption here leaves the shard unfinished
