@@ -28,11 +28,13 @@ from lancer.stages.base import Stage, check_chain
 from lancer.stages.decompose import Decompose
 from lancer.stages.estimate import Estimate
 from lancer.stages.judge import Judge
+from lancer.stages.kept import OfKept
+from lancer.stages.rerank import Rerank
 from lancer.stages.retrieve import Retrieve
 from lancer.stages.select import Select
 from lancer.storage import Storage
 
-DOCUMENT_READERS = ("retrieve", "judge", "estimate")  # stages that look up document text
+DOCUMENT_READERS = ("retrieve", "rerank", "judge", "estimate")  # stages that look up document text
 
 
 @dataclass(frozen=True)
@@ -78,27 +80,53 @@ class Plan:
     @property
     def run_tag(self) -> str:
         """What was done before selection, e.g. `bm25:estimate`; the selector's repr follows it in run files."""
-        first = "bm25" if self.config.retrieve.source == "bm25" else "given"
-        return first if self.config.select is None else f"{first}:{'judge' if self.config.judge else 'estimate'}"
+        reranked = self.step_tags[-1] if self.config.rerank else self.first_tag
+        if self.config.select is None:
+            return reranked
+        return f"{reranked}:{'judge' if self.config.judge else 'estimate'}"
+
+    @property
+    def first_tag(self) -> str:
+        """Of the first stage."""
+        return "bm25" if self.config.retrieve.source == "bm25" else "given"
+
+    @property
+    def step_tags(self) -> tuple[str, ...]:
+        """What was done up to each step of reranking, e.g. `bm25:bi-encoder(depth=100,keep=50)`."""
+        tags = [self.first_tag]
+        for step in self.config.rerank:
+            tags.append(f"{tags[-1]}:{step.tag()}")
+        return tuple(tags[1:])
 
     @property
     def selectors(self) -> tuple[str, ...]:
-        """The rankings of the run, by selector; the first stage's alone when nothing is selected."""
-        return self.config.select.selectors if self.config.select else (schema.FIRST_STAGE,)
+        """The rankings of the run, by selector; when nothing is selected the last reranking's, or the first stage's."""
+        if self.config.select is not None:
+            return self.config.select.selectors
+        return (schema.RERANK if self.config.rerank else schema.FIRST_STAGE,)
 
 
 def build_stages(config: Config) -> tuple[Stage, ...]:
     """The stages of a run, in order; the one place that lists them."""
     stages: list[Stage] = [Retrieve(config.retrieve)]
+    for i, step in enumerate(config.rerank):
+        stages.append(Rerank(step, config.rerank[i - 1] if i else None))
     if config.decompose is not None:
         stages.append(Decompose(config.decompose))
     if config.judge is not None:
-        stages.append(Judge(config.judge))
+        stages.append(_of_kept(Judge(config.judge), config))
     if config.estimate is not None:
-        stages.append(Estimate(config.estimate))
+        stages.append(_of_kept(Estimate(config.estimate), config))
     if config.select is not None:
-        stages.append(Select(config.select, config.scale))
+        stages.append(Select(config.select, config.scale, config.order))
     return tuple(stages)
+
+
+def _of_kept(stage: Stage, config: Config) -> Stage:
+    """The stage itself where reranking keeps every candidate: then its results do not depend on any order."""
+    if config.order is None or not any(step.narrows for step in config.rerank):
+        return stage
+    return OfKept(stage, config.order)
 
 
 def make_plan(config: Config, inputs: Inputs, storage: Storage, shard_bits: int | None = None) -> Plan:
@@ -123,10 +151,11 @@ def check_selectors(config: Config) -> None:
         return
     for selector in Select(config.select, config.scale).selectors:
         selector.check(config.scale)
-        if selector.needs:
+        lacking = [need for need in selector.needs if need != "second_order" or not config.rerank]
+        if lacking:
             raise PlanError(
-                f"selector {selector!r} needs {', '.join(selector.needs)}, which a run does not make; "
-                "use `lancer select` with --second-order or --token-counts on its matrix"
+                f"selector {selector!r} needs {', '.join(lacking)}, which this run does not make; a second order comes "
+                "from `rerank`, or use `lancer select` with --second-order or --token-counts on its matrix"
             )
 
 
@@ -142,7 +171,7 @@ def _fingerprints(
             "schema": schema.SCHEMA_VERSION,
             "settings": stage.identity(),
             "engines": [engines[name] for name in stage.engines],
-            "documents": source.digest if stage.name in DOCUMENT_READERS else None,
+            "documents": source.digest if stage.name.split(".")[0] in DOCUMENT_READERS else None,
             "reads": {f.name: made_by.get(f.name, "request") for f in stage.reads},
         }
         fingerprint = digest(identity)
