@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import lancer
@@ -250,15 +251,21 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _cost(arguments: argparse.Namespace) -> int:
-    from lancer.pipeline.cost import read_cost
+    from lancer.pipeline.cost import cost_of
     from lancer.pipeline.cost_tables import render_cost
+    from lancer.pipeline.estimating_tables import comparison_table
+    from lancer.pipeline.folder import open_run
+    from lancer.pipeline.foretold import compare_kept
     from lancer.pipeline.summary import wide_console
 
-    cost = read_cost(arguments.run, arguments.endpoint)
+    run = open_run(arguments.run, arguments.endpoint)
+    cost, foretold = cost_of(run), compare_kept(run)
     if arguments.form == "json":
-        _print_json(cost.as_dict())
-    else:
-        wide_console().print(render_cost(cost))
+        _print_json(cost.as_dict() | {"foretold": [asdict(row) for row in foretold]})
+        return 0
+    wide_console().print(render_cost(cost))
+    if foretold:
+        wide_console().print(comparison_table(foretold))
     return 0
 
 

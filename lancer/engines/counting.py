@@ -95,9 +95,15 @@ class CountingText:
             text=text,
             prompt_tokens=tokens,
             cached_tokens=cached,
-            output_tokens=min(sampling.max_tokens, self._count(text) + 1),  # one that ends it
+            output_tokens=self._written(text, sampling),
             logprobs=logprobs,
         )
+
+    def _written(self, text: str, sampling: Sampling) -> int:
+        """Tokens of an answer, with the one that ends it; a choice of single tokens needs none."""
+        if sampling.choice is not None and all(self._count(one) == 1 for one in sampling.choice):
+            return 1
+        return min(max(1, sampling.max_tokens), self._count(text) + 1)
 
     def _count(self, text: str) -> int:
         if self._tokens is None:

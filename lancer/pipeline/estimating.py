@@ -10,10 +10,10 @@ from lancer.pipeline.budget import exceeded
 from lancer.pipeline.cost import uses_of
 from lancer.pipeline.experience import read_experience
 from lancer.pipeline.forecast import Forecast, Sample, forecast
-from lancer.pipeline.foretold import keep
-from lancer.pipeline.plan import Plan, digest
+from lancer.pipeline.foretold import check_folder, identity, keep
+from lancer.pipeline.plan import Plan
 from lancer.pipeline.rehearse import rehearse
-from lancer.pipeline.resume import query_digests
+from lancer.pipeline.resume import input_record
 from lancer.pipeline.store import RunStore
 from lancer.storage import Storage
 
@@ -38,15 +38,18 @@ def estimate_plan(plan: Plan, storage: Storage, *, sample: int = SAMPLE, rates: 
         f"{stage}: {n} calls of the sample are too long or refused" for stage, n in rehearsed.refused.items()
     ]
     assumptions += known.notes if known else ["rates of engines: none given (--rates), so device hours are not known"]
+    of_plan = identity((s.fingerprint for s in plan.stages), input_record(plan)["requests_digest"])
     found = Sample(rehearsed.queries, rehearsed.total, records)
-    return forecast(found, uses, known.rates if known else None, plan=identity(plan), assumptions=assumptions)
+    return forecast(found, uses, known.rates if known else None, plan=of_plan, assumptions=assumptions)
 
 
 def estimate_run(plan: Plan, *, sample: int = SAMPLE, rates: str | None = None) -> Forecast:
     """The same, kept in the run folder."""
     storage = Storage(plan.config.storage)
+    store = RunStore(storage, plan.config.output)
+    check_folder(store)
     found = estimate_plan(plan, storage, sample=sample, rates=rates)
-    keep(found, RunStore(storage, plan.config.output))
+    keep(found, store)
     return found
 
 
@@ -54,11 +57,6 @@ def _names(plan: Plan, uses: dict[str, Any]) -> dict[str, str]:
     """Engine → the name under which it is reckoned: equal configs are one."""
     by_config = {plan.config.engines[name].model_dump_json(): name for name in uses}
     return {name: by_config[plan.config.engines[name].model_dump_json()] for name in plan.engines}
-
-
-def identity(plan: Plan) -> str:
-    """What a forecast is of: the stages with all that decides their calls, and the requests."""
-    return digest([[s.fingerprint for s in plan.stages], digest(query_digests(plan).to_pylist())])
 
 
 def over_budget(limits: LimitsConfig, found: Forecast) -> list[str]:

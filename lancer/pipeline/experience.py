@@ -53,7 +53,8 @@ class Experience:
 
     def records(self, rehearsed: Sequence[LedgerRecord]) -> list[LedgerRecord]:
         """The records of a rehearsal, as they would have been there."""
-        return [self.habits[r.stage].of(r) if r.stage in self.habits else r for r in rehearsed]
+        known = [r for r in rehearsed if r.attempt == 1 or r.stage not in self.habits]
+        return [self.habits[r.stage].of(r) if r.stage in self.habits else r for r in known]
 
 
 def read_experience(root: str, plan: Plan, endpoint: str | None = None) -> Experience:

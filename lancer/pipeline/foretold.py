@@ -7,23 +7,29 @@ shown beside this run.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from lancer.errors import InputError, OutputError
 from lancer.pipeline.cost import Cost, cost_of
-from lancer.pipeline.folder import open_run
+from lancer.pipeline.folder import RunFolder
 from lancer.pipeline.forecast import Forecast, StageForecast, forecast_of
+from lancer.pipeline.plan import digest
 from lancer.pipeline.pricing import HOUR_S, Sums
 from lancer.pipeline.store import RunStore
 
 ESTIMATE: Final = "estimate.json"
 
 
-def keep(found: Forecast, store: RunStore) -> None:
-    """Writes it into the run folder. OutputError: the folder holds something else."""
+def check_folder(store: RunStore) -> None:
+    """OutputError: the folder holds something else than a run."""
     if not store.storage.exists(store.uri("run.json")) and not store.only_ours():
         raise OutputError(f"{store.root} holds files, but no run.json: it is no run folder; choose another `output`")
+
+
+def keep(found: Forecast, store: RunStore) -> None:
+    """Writes it into the run folder."""
     store.storage.write(store.uri(ESTIMATE), json.dumps(found.as_dict(), indent=1).encode())
 
 
@@ -60,12 +66,18 @@ def compare(found: Forecast, cost: Cost) -> list[Compared]:
     return [*rows, Compared("total", _predicted(found.total) | duration, _actual(cost.total) | wall)]
 
 
-def compare_kept(store: RunStore, plan_identity: str, endpoint: str | None) -> list[Compared]:
-    """Of a finished run, what its kept forecast said beside what it came to; [] without one of this plan."""
-    found = kept(store)
-    if found is None or found.plan != plan_identity:
+def identity(fingerprints: Iterable[str], requests_digest: str) -> str:
+    """What a forecast is of: the stages with all that decides their calls, and the requests."""
+    return digest([list(fingerprints), requests_digest])
+
+
+def compare_kept(run: RunFolder) -> list[Compared]:
+    """What the kept forecast of a run said beside what it came to; [] without one of it, or before it is finished."""
+    requests = run.record.get("inputs", {}).get("requests_digest")
+    found = kept(run.store) if requests and run.record.get("status") == "finished" else None
+    if found is None or found.plan != identity((s["fingerprint"] for s in run.record["stages"]), requests):
         return []
-    return compare(found, cost_of(open_run(store.root, endpoint)))
+    return compare(found, cost_of(run))
 
 
 def _predicted(stage: StageForecast) -> dict[str, float | None]:

@@ -31,9 +31,8 @@ from lancer.pipeline.budget import Budget
 from lancer.pipeline.distributed.dataset import build_dataset, raise_error, shard_blocks
 from lancer.pipeline.distributed.engine_pool import NO_TIME, EnginePool, PooledEngines, add_clocks, age
 from lancer.pipeline.distributed.ray_session import own_error, ray_session
-from lancer.pipeline.estimating import identity
 from lancer.pipeline.execute import StageReport
-from lancer.pipeline.folder import SHARDS, read_sessions, shard_table
+from lancer.pipeline.folder import SHARDS, open_run, read_sessions, shard_table
 from lancer.pipeline.foretold import ESTIMATE, compare_kept
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.lease import Lease, leased
@@ -100,7 +99,8 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
             result.seconds = time.monotonic() - start
             if not lease.lost:
                 store.write_json(record | {"status": status, "ended": _now(), "result": result.as_dict()})
-    result.foretold = compare_kept(store, identity(plan), config.storage.endpoint_override)
+    if store.storage.exists(store.uri(ESTIMATE)):
+        result.foretold = compare_kept(open_run(store.root, config.storage.endpoint_override))
     return result
 
 
