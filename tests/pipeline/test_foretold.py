@@ -11,7 +11,7 @@ from lancer.engines.protocols import EngineClock
 from lancer.pipeline.estimating import budget_lines, estimate_plan, over_budget
 from lancer.pipeline.estimating_tables import comparison_table, render_forecast
 from lancer.pipeline.folder import open_run
-from lancer.pipeline.forecast import Forecast, Range, StageForecast
+from lancer.pipeline.forecast import COUNTS, Forecast, Range, StageForecast
 from lancer.pipeline.foretold import compare_kept, keep, kept
 from lancer.pipeline.resume import input_record
 from tests.pipeline.folders import RunMaker, ago
@@ -75,9 +75,7 @@ def shown(table: object) -> list[str]:
 
 
 def forecast_of(usd: Range | None, hours: Range | None) -> Forecast:
-    counts = dict.fromkeys(
-        ("calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"), Range(10.0, 9.0, 11.0)
-    )
+    counts = dict.fromkeys(COUNTS, Range(10.0, 9.0, 11.0))
     stage = StageForecast("judge", "llm", counts, None, usd)
     return Forecast("p", 100, 10, [stage], StageForecast("total", "", counts, None, usd), hours, ["bm25"], ["an x"])
 

@@ -48,9 +48,8 @@ def test_every_pair_of_the_sampled_queries_is_asked_for(tmp_path: Path) -> None:
     found = rehearsed(judged_config(tmp_path, LLM), sample=2)
     assert (len(found.queries), found.total) == (2, len(REQUESTS))
     assert {r.query_id for r in found.records} == set(found.queries)
-    assert calls(found.records) == Counter(
-        {"decompose": 2, "judge": 2 * 2 * len(DOCUMENTS), "retrieve": 0, "select": 0}
-    )
+    judge = 2 * 2 * len(DOCUMENTS)
+    assert calls(found.records) == Counter({"decompose": 2, "judge": judge, "retrieve": 0, "select": 0})
     judged = [r for r in found.records if r.stage == "judge"]
     assert all(r.prompt_tokens > r.cached_tokens > 0 and r.output_tokens == r.calls == r.pairs for r in judged)
     assert not found.refused
@@ -72,7 +71,7 @@ def test_typical_sub_questions_take_the_place_of_the_examples(tmp_path: Path) ->
         sum(r.output_tokens for r in rehearsed(config, 1, of).records if r.stage == "decompose")
         for of in (
             ["How deep is it?", "Who built it?"],
-            ["What did the council decide on the old bridge in the year 1820?"],
+            ["What did the council decide on the bridge in 1820?"],
         )
     )
     assert 10 < short < long < 60
