@@ -195,7 +195,9 @@ def _estimate(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.summary import wide_console
 
     plan = plan_run(arguments.config, arguments.overrides)
-    found = estimate_run(plan, sample=arguments.sample or SAMPLE, rates=arguments.rates)
+    sample = min(arguments.sample or SAMPLE, plan.inputs.table.num_rows)
+    _say(f"counting what {sample} queries would ask")
+    found = estimate_run(plan, sample=sample, rates=arguments.rates)
     if arguments.form == "json":
         _print_json(describe(plan).as_dict() | {"estimate": found.as_dict()})
     else:

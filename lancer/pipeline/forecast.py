@@ -8,7 +8,7 @@ interval of drawing queries: that a guess about a model's answers is wrong is no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from operator import attrgetter, mul
 from typing import Any, Final
@@ -52,9 +52,6 @@ class Range:
 
 def _plus(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
-
-
-NOTHING: Final = Range(0.0, 0.0, 0.0)
 
 
 def total(values: Sequence[float] | FloatArray, population: int) -> Range:
@@ -182,29 +179,34 @@ def forecast(
         by_stage.setdefault(record.stage, []).append(record)
     time = _time(sample, uses, rates)
     stages = [_stage(name, of, sample, uses, time) for name, of in by_stage.items()]
-    hours = [s.device_hours for s in stages if s.engine]
-    money = [s.usd for s in stages if s.engine]
-    unknown = {s.engine for s in stages if s.engine and (s.usd is None or uses[s.engine].price is None)}
+    engines = {r.engine: None for r in sample.records if r.engine}
     return Forecast(
         plan=plan,
         queries=sample.population,
         sampled=len(sample.queries),
         stages=stages,
         total=StageForecast(
-            "total",
-            "",
-            sample.counts(sample.records),
-            _sum(hours) if time is not None else None,
-            _sum([usd for usd in money if usd is not None]) if any(usd is not None for usd in money) else None,
+            stage="total",
+            engine="",
+            counts=sample.counts(sample.records),
+            device_hours=_sum([s.device_hours for s in stages]),
+            usd=_sum([s.usd for s in stages]),
         ),
         duration_h=None if time is None else time.seconds.map(lambda s: s / HOUR_S),
-        without_price=sorted(unknown),
+        without_price=sorted(name for name in engines if not _priced(uses[name], time)),
         assumptions=list(assumptions),
     )
 
 
-def _sum(ranges: Sequence[Range | None]) -> Range:
-    return sum((r for r in ranges if r is not None), NOTHING)
+def _sum(ranges: Iterable[Range | None]) -> Range | None:
+    """Of those that are known; None where none is."""
+    known = [r for r in ranges if r is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+def _priced(use: EngineUse, time: _Time | None) -> bool:
+    """Whether all that an engine costs is known."""
+    return use.price is not None and (time is not None or not use.price.usd_per_device_hour)
 
 
 @dataclass(frozen=True)
@@ -246,23 +248,38 @@ def _time(sample: Sample, uses: Mapping[str, EngineUse], rates: Rates | None) ->
 def _stage(
     name: str, records: Sequence[LedgerRecord], sample: Sample, uses: Mapping[str, EngineUse], time: _Time | None
 ) -> StageForecast:
-    engine = next((r.engine for r in records if r.engine), "")
-    found = StageForecast(name, engine, sample.counts(records))
-    if not engine:
-        return found
-    use = uses[engine]
-    if time is not None:
-        # The engine is held for the whole run, and its stages share that by their work, as `lancer cost` does.
-        share = sum(_work(r, time.units[engine]) for r in records) * sample.population / len(sample.queries)
-        part = share / time.work[engine] if time.work[engine] else 0.0
-        held = use.replicas * use.devices * part / HOUR_S
-        found = replace(found, device_hours=time.seconds.map(partial(mul, held)))
-    if use.price is None or (use.price.usd_per_device_hour and found.device_hours is None):
-        return found
-    usd = sample.total(
-        records,
-        lambda r: use.for_tokens(prompt=r.prompt_tokens, cached=r.cached_tokens, output=r.output_tokens).usd,
+    by_engine: dict[str, list[LedgerRecord]] = {}
+    for record in records:
+        if record.engine:
+            by_engine.setdefault(record.engine, []).append(record)
+    hours = {engine: _held(of, sample, uses[engine], time) for engine, of in by_engine.items()}
+    return StageForecast(
+        stage=name,
+        engine=", ".join(by_engine),
+        counts=sample.counts(records),
+        device_hours=_sum(hours.values()),
+        usd=_sum(
+            _cost(of, sample, uses[engine], hours[engine])
+            for engine, of in by_engine.items()
+            if _priced(uses[engine], time)
+        ),
     )
-    if found.device_hours is not None:
-        usd += found.device_hours.map(lambda h: use.for_time(h * HOUR_S).usd)
-    return replace(found, usd=usd)
+
+
+def _held(records: Sequence[LedgerRecord], sample: Sample, use: EngineUse, time: _Time | None) -> Range | None:
+    """Device hours. An engine is held for the whole run; its stages share that by their work, as for `lancer cost`."""
+    if time is None:
+        return None
+    work = sum(_work(r, time.units[use.name]) for r in records) * sample.population / len(sample.queries)
+    share = work / time.work[use.name] if time.work[use.name] else 0.0
+    return time.seconds.map(partial(mul, use.replicas * use.devices * share / HOUR_S))
+
+
+def _cost(records: Sequence[LedgerRecord], sample: Sample, use: EngineUse, hours: Range | None) -> Range:
+    """In dollars, by tokens and by the hour."""
+
+    def by_tokens(r: LedgerRecord) -> float:
+        return use.for_tokens(prompt=r.prompt_tokens, cached=r.cached_tokens, output=r.output_tokens).usd
+
+    usd = sample.total(records, by_tokens)
+    return usd if hours is None else usd + hours.map(lambda h: use.for_time(h * HOUR_S).usd)

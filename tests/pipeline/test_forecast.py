@@ -88,6 +88,17 @@ def test_time_by_the_rates_of_an_earlier_run() -> None:
     assert found.total.usd.value == pytest.approx(held * 8)
 
 
+def test_a_stage_of_two_engines_costs_what_both_do() -> None:
+    scored = LedgerRecord(query_id="a", stage="judge", engine="scorer", calls=1, pairs=20, prompt_tokens=500)
+    scorer = EngineUse(name="scorer", replicas=1, price=PriceConfig(usd_per_million_prompt_tokens=2000))
+    uses = {"llm": EngineUse(name="llm", replicas=2, price=PRICE), "scorer": scorer}
+    found = forecast(Sample(("a",), 1, [*records("a"), scored]), uses, None, plan="p", assumptions=[])
+    judge = found.stages[1]
+    assert judge.engine == "llm, scorer"
+    assert judge.usd is not None
+    assert judge.usd.value == pytest.approx(0.3 + 1.0)
+
+
 def test_what_is_not_known_is_not_counted_as_nothing() -> None:
     hourly = {"llm": EngineUse(name="llm", replicas=1, price=PriceConfig(usd_per_device_hour=1))}
     found = forecast(Sample(("a",), 2, records("a")), hourly, None, plan="p", assumptions=[])
