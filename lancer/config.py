@@ -40,7 +40,13 @@ class RayConfig(Closed):
 
 
 class LimitsConfig(Closed):
-    """When a run ends before its end. Shares are of all queries, and of all cells judged or estimated so far."""
+    """When a run ends before its end. Shares are of all queries, and of all cells judged or estimated so far.
+
+    `usd` and `hours` are the budget of the run, over all its sessions.
+    """
+
+    usd: float | None = Field(None, gt=0)  # by `prices`
+    hours: float | None = Field(None, gt=0)  # of the wall clock, while somebody carries it out
 
     failed_queries: float = Field(0.1, ge=0, le=1)
     failed_cells: float = Field(0.1, ge=0, le=1)
@@ -114,6 +120,8 @@ class Config(Closed):
         for name in self.prices:
             if name not in self.engines:
                 raise ValueError(f"`prices` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines))
+        if self.limits.usd is not None and not self.prices:
+            raise ValueError("`limits.usd` needs `prices`: without them nothing costs anything")
         for field, name, role in self._uses():
             if name not in self.engines:
                 raise ValueError(
