@@ -91,7 +91,7 @@ def test_a_bad_config_names_the_line_and_the_key(tmp_path: Path, old: str, new: 
         ("output.x=3", "'output' is a value, it holds no keys"),
         ("retrieve.dpth=3", "override retrieve.dpth: unknown key 'retrieve.dpth'; did you mean 'depth'?"),
         ("retrieve.depth=-1", "override retrieve.depth: retrieve.depth: Input should be greater"),
-        ("a.b.c=1", "override a.b.c: unknown key 'a'; allowed: corpus, "),
+        ("a.b.c=1", "override a.b.c: unknown key 'a'; allowed: compress, corpus, "),
         ("engines.llm.kind=vlm", "override engines.llm.kind: engines.llm.kind: found 'vlm'; did you mean 'vllm'?"),
         ("engines.llm={kind: vllm}", "override engines.llm: key 'engines.llm.model' is missing"),
         ("retrieve.query=[titel]", "override retrieve.query: retrieve.query.0: Input should be 'title'"),

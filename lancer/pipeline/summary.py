@@ -14,10 +14,13 @@ from rich.table import Table
 from lancer import schema
 from lancer.engines.protocols import EngineClock
 from lancer.errors import DamagedError
+from lancer.pipeline.estimating_tables import comparison_table
 from lancer.pipeline.execute import StageReport, report_of
+from lancer.pipeline.foretold import Compared
 from lancer.pipeline.plan import Plan, Shard
 from lancer.pipeline.resume import Work
 from lancer.pipeline.store import RunStore, parquet_bytes
+from lancer.pipeline.tables import plain_table
 
 READERS = 16  # parts read at once: an object store answers each after tens of milliseconds
 WIDTH = 200  # of tables in files and pipes
@@ -79,6 +82,7 @@ class RunResult:
     engines: dict[str, list[EngineClock]] = field(default_factory=dict)
     measures: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    foretold: list[Compared] = field(default_factory=list)  # of a finished run with a forecast: beside what came of it
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -130,6 +134,8 @@ def render(result: RunResult) -> Group:
     parts: list[Any] = [_stage_table(result)]
     if result.engines:
         parts.append(_engine_table(result))
+    if result.foretold:
+        parts.append(comparison_table(result.foretold))
     if result.measures:
         parts.append(_measure_table(result))
     parts.extend(f"note: {note}" for note in result.notes)
@@ -192,14 +198,6 @@ def _measure_table(result: RunResult) -> Table:
     table = plain_table("ranking", *names)
     for file, values in result.measures.items():
         table.add_row(file, *(f"{values[name]:.4f}" if name in values else "-" for name in names))
-    return table
-
-
-def plain_table(*names: str) -> Table:
-    """Without lines; the first column to the left, numbers to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(names):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
     return table
 
 
