@@ -304,11 +304,15 @@ def _made_for(matrix: str, storage: Storage, notes: list[str]) -> dict[str, Any]
     try:
         stages = {s["name"]: s["identity"] for s in json.loads(storage.read(uri))["stages"]}
         identity = next(stages[name] for name in ("judge", "estimate") if name in stages)
-        calibrated = identity["settings"].get("calibration")
+        calibrated, only = (identity["settings"].get(name) for name in ("calibration", "only"))
     except (ValueError, KeyError, TypeError, StopIteration):
         raise InputError("does not say how the matrix was made", file=uri) from None
     if calibrated:
         raise InputError("the values of this run are calibrated already; use a run without a calibration", file=uri)
+    if only:
+        raise InputError(
+            "judge.only let some cells keep an estimate; use a run whose judge was asked for all", file=uri
+        )
     return made_for(identity)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group
 
 from lancer.pipeline.calibrate import Calibrated
-from lancer.pipeline.summary import plain_table
+from lancer.pipeline.tables import plain_table
 from lancer.schema import Scale
 
 

@@ -65,6 +65,11 @@ class StageTotal:
             setattr(self, name, getattr(self, name) + getattr(report, name))
 
     @property
+    def cached_share(self) -> float | None:
+        """Of the prompt tokens."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+    @property
     def queries_per_s(self) -> float | None:
         """Computed queries per second of worker time."""
         computed = self.queries - self.reused_queries
@@ -177,6 +182,8 @@ def _stage_table(result: RunResult) -> Table:
             t.output_tokens,
         )
         shown = [f"{c:,}" if c else "-" for c in counts]
+        if t.cached_share:
+            shown[-2] += f" ({t.cached_share:.0%})"
         table.add_row(
             t.stage, *shown, f"{t.seconds:.1f}", f"{rate:.1f}" if rate else "-", str(sum(t.failures.values()) or "-")
         )

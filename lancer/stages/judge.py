@@ -7,6 +7,7 @@ What the model says is kept as it is; what cannot be read is null, never a numbe
 from __future__ import annotations
 
 from collections import Counter
+from importlib import metadata
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from lancer.stages.readouts import Digit, Expected, Likelihood, Outcome, Readout
 from lancer.stages.records import Failure
 from lancer.stages.room import Room
 from lancer.storage import Storage
+from lancer.text import sentences
 
 
 class JudgeConfig(Closed):
@@ -121,7 +123,8 @@ class Judge:
 
     def identity(self) -> dict[str, Any]:
         """Sampling, prompt, reader and calibration."""
-        settings = self._config.model_dump(mode="json", exclude={"engine", "layout", "prompt", "calibration"})
+        own = self._config.model_dump(mode="json", exclude={"engine", "layout", "prompt", "calibration"})
+        settings = own | {"splitter": sentences.VERSION, "sentencex": metadata.version("sentencex")}
         settings |= {"pad_to_blocks": self._pad, "calibration": self.calibration and self.calibration.digest}
         return settings | self._layout.identity() | {"reader": prompt.VERSION}
 

@@ -58,12 +58,12 @@ def windows(text: str, fits: Fits, overlap: float = OVERLAP) -> list[str]:
 
 def _reach(text: str, start: int, ends: Sequence[int], fits: Fits) -> int:
     """The last end up to which the text from `start` fits: of a sentence, a word, a character; else `start`."""
-    for places in (
-        ends[bisect_left(ends, start + 1) :],
-        [match.end() for match in _WORD.finditer(text, start)],
-        range(start + 1, len(text) + 1),
-    ):
+
+    def last(places: Sequence[int]) -> int:
         number = bisect_left(places, True, key=lambda at: not fits(text[start:at]))
-        if number:
-            return places[number - 1]
-    return start
+        return places[number - 1] if number else start
+
+    end = last(ends[bisect_left(ends, start + 1) :])
+    if end == start:
+        end = last([match.end() for match in _WORD.finditer(text, start)])
+    return last(range(start + 1, len(text) + 1)) if end == start else end

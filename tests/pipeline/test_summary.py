@@ -48,6 +48,7 @@ def test_the_closing_table() -> None:
     show(found, Console(file=stream, width=200, markup=False))
     lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
     assert any(line.startswith("judge 5 - 40") and line.endswith("10.0 0.5 3") for line in lines)
+    assert any("4,000 3,000 (75%) 40" in line for line in lines), "the share of the prompt tokens that were cached"
     assert "llm[0] 5.0 9.5 0.5 1,240 4,040" in lines
     assert "llm[1] 5.0 9.5 0.5 1,240 4,040" in lines
     assert "run.trec 0.7500" in lines
