@@ -243,3 +243,15 @@ def test_likelihoods_go_through_a_run_as_probabilities(tmp_path: Path) -> None:
     parts = maker.shard(maker.plan.shards[0])
     judged = pq.read_table(next(uri for uri in parts if "/judge-" in uri))
     assert {"probabilities", "probability_status", "probability_raw", "cut_characters"} <= set(judged.column_names)
+
+
+def test_validate_reads_the_prompt_and_the_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judged_config(tmp_path)
+    (tmp_path / "prompt.txt").write_text("{document}\n")
+    engine = "engines={llm: {kind: synthetic}}"
+    judge = ["estimate=null", engine, f"judge.prompt={tmp_path}/prompt.txt", "select.selectors=[max]"]
+    assert main(["validate", str(tmp_path / "config.yaml"), *judge]) == 2
+    assert f"{tmp_path}/prompt.txt:1: the prompt ends without {{sub_question}}" in capsys.readouterr().err
+    (tmp_path / "prompt.txt").write_text("{document}\n\n{sub_question}\nRating:")
+    assert main(["validate", str(tmp_path / "config.yaml"), *judge]) == 0
+    assert main(["validate", str(tmp_path / "config.yaml"), *judge, f"judge.calibration={tmp_path}/none.json"]) == 3
