@@ -104,8 +104,7 @@ class Config(Closed):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        if self.judge is not None and self.estimate is not None:
-            raise ValueError("`judge` and `estimate` both make the coverage matrix; set one to null")
+        self._check_cascade()
         steps = {"decompose": self.decompose, "judge or estimate": self.judge or self.estimate, "select": self.select}
         missing = [name for name, step in steps.items() if step is None]
         if 0 < len(missing) < len(steps):
@@ -152,6 +151,28 @@ class Config(Closed):
     def order(self) -> str | None:
         """The name of the last order that reranking makes."""
         return self.rerank[-1].order_name if self.rerank else None
+
+    def _check_cascade(self) -> None:
+        only = self.judge.only if self.judge is not None else None
+        if self.judge is not None and self.estimate is not None and only is None:
+            raise ValueError(
+                "`judge` and `estimate` both make the coverage matrix; set one to null, or say in `judge.only` which "
+                "cells the judge is asked for after the estimator"
+            )
+        if only is None:
+            return
+        if self.estimate is None:
+            raise ValueError("`judge.only` chooses cells by their estimates: it needs `estimate`")
+        if only.calibration is not None and self.estimate.calibration is not None:
+            raise ValueError(
+                "`judge.only.calibration` maps the estimator's own probabilities: leave `estimate.calibration` out"
+            )
+        selectors = self.select.selectors if self.select is not None else ()
+        if only.until is not None and only.until.selector not in selectors:
+            raise ValueError(
+                f"`judge.only.until` decides the top of {only.until.selector!r}, which `select.selectors` lacks"
+                + nearest(only.until.selector, selectors)
+            )
 
     def _uses(self) -> list[tuple[str, str, Role]]:
         uses: list[tuple[str, str, Role]] = []

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lancer import schema
 from lancer.errors import InputError
 from lancer.formats.ratings import read_ratings
 from lancer.formats.runs import Run
-from lancer.schema import Scale
+from lancer.schema import CellStatus, Scale
 from lancer.storage import Storage, join
 
 TABLE: Final = "coverage.parquet"
@@ -105,7 +106,9 @@ def _parts(path: str, storage: Storage) -> list[str]:
 
 def _of_part(uri: str, storage: Storage) -> Iterator[StoredMatrix]:
     table = _read(uri, storage, schema.COVERAGE_SCHEMA)
-    scale = Scale.rating if table["probability"].null_count == table.num_rows else Scale.probability
+    # Where an estimator was followed by a judge both columns have values, and the ratings are what is ranked by.
+    probable = pc.and_(pc.equal(table["status"], str(CellStatus.ok)), pc.is_null(table["rating"]))
+    scale = Scale.probability if pc.any(probable).as_py() else Scale.rating
     name = "rating" if scale is Scale.rating else "probability"
     queries = _candidates(uri, storage)
     columns = ("query_id", "first_stage_rank", "doc_id", "sub_question_id", name)

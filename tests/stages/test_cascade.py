@@ -72,7 +72,9 @@ chances = st.integers(0, 10_000).map(np.random.default_rng)
 @settings(deadline=None, max_examples=60)
 @given(
     chance=chances,
-    spec=st.sampled_from(["sum(tau=1)", "greedy-coverage(tau=4)", "greedy-sum(tau=1)", "greedy-alpha(alpha=0.5,tau=3)"]),
+    spec=st.sampled_from(
+        ["sum(tau=1)", "greedy-coverage(tau=4)", "greedy-sum(tau=1)", "greedy-alpha(alpha=0.5,tau=3)"]
+    ),
     top=st.sampled_from([None, 3, 6]),
     band=st.sampled_from([None, (0.2, 0.7)]),
     size=st.integers(1, 20),
