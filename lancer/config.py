@@ -14,10 +14,11 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from lancer.closed import Closed
+from lancer.engines.replay import ReplayConfig
 from lancer.engines.table import ROLES, EngineConfig, Role
 from lancer.errors import InputError, UsageError, nearest
 from lancer.evaluation.measures import parse_measures
-from lancer.reranking.base import ByScorer
+from lancer.reranking.base import ByModel, ByScorer
 from lancer.reranking.table import RerankConfig
 from lancer.stages.compress import CompressConfig
 from lancer.stages.decompose import DecomposeConfig
@@ -141,6 +142,12 @@ class Config(Closed):
             raise ValueError(f"`rerank` has a step called {min(taken)!r}, as a selector is; give it another `name`")
         for step in self.rerank:
             engine = self.engines.get(step.engine)
+            recorded = isinstance(engine, ReplayConfig) and engine.order == "recorded"
+            if recorded and isinstance(step, ByModel) and not (step.one_by_one and self.ray.workers == 1):
+                raise ValueError(
+                    f"`rerank` engine {step.engine!r} answers in recorded order: it needs `one_by_one: true` in the "
+                    "step and `ray.workers: 1`, so that queries are asked one after another"
+                )
             if engine is not None and step.kinds and engine.kind not in step.kinds:
                 raise ValueError(
                     f"`rerank` method {step.method!r} names engine {step.engine!r} of kind {engine.kind!r}; "
@@ -317,7 +324,7 @@ def _place(steps: list[str], path: str | Path, lines: dict[str, int], overridden
 
 
 def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:
-    """pydantic's location without the tags that it puts in for unions."""
+    """pydantic's location without what it puts in: the tags of unions, the place of an item given without its list."""
     steps: list[str] = []
     at = tree
     for i, step in enumerate(loc):
@@ -325,10 +332,14 @@ def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:
             isinstance(at, list | tuple) and isinstance(step, int) and step < len(at)
         ):
             at = at[step]
-        elif i < len(loc) - 1:
-            continue  # a union's tag
+        elif i < len(loc) - 1 or _is_put_in(step, at):
+            continue
         steps.append(str(step))
     return steps
+
+
+def _is_put_in(step: Any, at: Any) -> bool:
+    return isinstance(at, dict) and (isinstance(step, int) or step in (at.get(key) for key in TAGS))
 
 
 def _siblings(steps: list[str], tree: Any) -> list[str]:

@@ -122,15 +122,29 @@ def _of_part(uri: str, storage: Storage) -> Iterator[StoredMatrix]:
         yield StoredMatrix(query_id, doc_ids, questions, values, scale, query.order, query.kept)
 
 
+def _rankings_beside(uri: str, storage: Storage) -> str | None:
+    """The part of the ranking table that belongs to one of the coverage table.
+
+    It has the same name, but for the digest of its content that follows the last "-".
+    """
+    folder, _, name = uri.rpartition("/")
+    if folder.rsplit("/", 1)[-1] != TABLE:
+        return None
+    beside = join(folder.removesuffix(TABLE), RANKINGS)
+    if storage.exists(join(beside, name)):
+        return join(beside, name)
+    found = storage.list(beside, name.removesuffix(".parquet").rpartition("-")[0] + "-")
+    return found[-1].uri if found else None
+
+
 def _candidates(uri: str, storage: Storage) -> dict[str, _Query]:
     """The candidates of a run's part, without cells, and their order; {} where no rankings lie beside it.
 
     A query without sub-questions has no row in a coverage table, but it has a ranking: the first stage's. Nor has a
     candidate that reranking did not keep.
     """
-    folder, _, name = uri.rpartition("/")
-    rankings = join(folder.removesuffix(TABLE), RANKINGS, name)
-    if folder.rsplit("/", 1)[-1] != TABLE or not storage.exists(rankings):
+    rankings = _rankings_beside(uri, storage)
+    if rankings is None:
         return {}
     table = _read(rankings, storage, schema.RANKING_SCHEMA)
     queries: dict[str, _Query] = {}
