@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Block, Generation, Hit, Message, Sampling, ScoredBlock
 
 
@@ -78,8 +79,11 @@ class Engines:
         scorer: ScriptedScorer | None = None,
         search: ScriptedSearch | None = None,
         texts: dict[str, str] | None = None,
+        tokens: ChatTokens | None = None,
+        context: int | None = None,
     ) -> None:
         self._text, self._scorer, self._search, self._documents = text, scorer, search, Texts(texts or {})
+        self._tokens, self._context = tokens, context
 
     def text(self, name: str) -> ScriptedText:
         assert self._text is not None
@@ -95,3 +99,9 @@ class Engines:
 
     def documents(self) -> Texts:
         return self._documents
+
+    def context(self, name: str) -> int | None:
+        return self._context
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        return self._tokens

@@ -6,7 +6,6 @@ import pytest
 
 from lancer.config import load_config
 from lancer.errors import InputError, UsageError
-from lancer.schema import Scale
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -46,7 +45,6 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
         write(tmp_path), ["retrieve.depth=7", "estimate=null", "judge.engine=llm", "select.selectors=[sum(tau=2)]"]
     )
     assert config.retrieve.depth == 7
-    assert config.scale is Scale.rating
     assert config.select is not None
     assert config.select.selectors == ("sum(tau=2)",)
 

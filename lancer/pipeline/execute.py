@@ -134,7 +134,8 @@ def report_of(stage: PlannedStage, part: pa.Table, *, reused: bool, seconds: flo
         if name in part.column_names:
             cells = pc.list_flatten(pc.list_flatten(part[name]))
             counts = {c["values"]: c["counts"] for c in pc.value_counts(cells).to_pylist()}
-            report.cells = sum(n for status, n in counts.items() if status != CellStatus.no_text)
+            unasked = (CellStatus.no_text, CellStatus.not_kept)
+            report.cells = sum(n for status, n in counts.items() if status not in unasked)
             report.failed_cells = sum(counts.get(str(s), 0) for s in (CellStatus.unreadable, CellStatus.error))
     return report
 
@@ -146,11 +147,11 @@ def _extend(table: pa.Table, name: str, new: pa.ChunkedArray) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, pa.array(both, new.type))
 
 
-def final_tables(table: pa.Table, scale: Scale) -> dict[str, pa.Table]:
-    """The final tables of one shard, by their names in the run folder."""
+def final_tables(table: pa.Table, scale: Scale, orders: Sequence[str] = ()) -> dict[str, pa.Table]:
+    """The final tables of one shard, by their names in the run folder. `orders`: those that reranking made."""
     rows = table.to_pylist()
     tables = {
-        "ranking.parquet": pa.Table.from_pylist(list(_ranking(rows)), schema=schema.RANKING_SCHEMA),
+        "ranking.parquet": pa.Table.from_pylist(list(_ranking(rows, orders)), schema=schema.RANKING_SCHEMA),
         "coverage.parquet": pa.Table.from_pylist(list(_coverage(rows, scale)), schema=schema.COVERAGE_SCHEMA),
         "ledger.parquet": pa.Table.from_pylist(_records(rows, "ledger"), schema=schema.LEDGER_SCHEMA),
         "failures.parquet": pa.Table.from_pylist(_records(rows, "failures"), schema=schema.FAILURE_SCHEMA),
@@ -164,10 +165,10 @@ def _records(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [record for row in rows for record in row[name]]
 
 
-def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _ranking(rows: Sequence[dict[str, Any]], orders: Sequence[str]) -> Iterator[dict[str, Any]]:
     for row in rows:
         first = {c["doc_id"]: rank for rank, c in enumerate(row["candidates"], start=1)}
-        for ranking in row.get("rankings") or [_first_stage(row)]:
+        for ranking in _rankings(row, orders):
             doc_ids = ranking["doc_ids"]
             scores = scores_for(len(doc_ids))
             for rank, (doc_id, score, covers) in enumerate(
@@ -181,12 +182,23 @@ def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                     "score": score,
                     "first_stage_rank": first[doc_id],
                     "covers": covers,
+                    "kept": doc_id in ranking["kept"],
                 }
 
 
-def _first_stage(row: dict[str, Any]) -> dict[str, Any]:
+def _rankings(row: dict[str, Any], orders: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The named orders, then the selectors' rankings, or what there is without selectors; each with what was kept."""
     doc_ids = [c["doc_id"] for c in row["candidates"]]
-    return {"selector": schema.FIRST_STAGE, "doc_ids": doc_ids, "covers": [[] for _ in doc_ids]}
+    kept = set(doc_ids)
+    last = schema.FIRST_STAGE
+    for name in orders:
+        order = row[schema.order_field(name).name]
+        doc_ids, last = order["doc_ids"], schema.RERANK
+        kept = set(doc_ids[: order["kept"]])
+        yield {"selector": f"{schema.RERANK}.{name}", "doc_ids": doc_ids, "covers": [[]] * len(doc_ids), "kept": kept}
+    alone = {"selector": last, "doc_ids": doc_ids, "covers": [[]] * len(doc_ids)}
+    for ranking in row.get("rankings") or [alone]:
+        yield ranking | {"kept": kept}
 
 
 def _compressed(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -196,12 +208,14 @@ def _compressed(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
-    rated = scale is Scale.rating
-    value_name, status_name = ("ratings", "rating_status") if rated else ("probabilities", "probability_status")
+    rated, fields = scale is Scale.rating, schema.MATRIX[scale]
     for row in rows:
+        cut = row.get(schema.CUT_CHARACTERS.name)
         for i, candidate in enumerate(row["candidates"]):
             for j, sub_question in enumerate(row.get("sub_questions", ())):
-                value = row[value_name][i][j]
+                if row[fields.status.name][i][j] == CellStatus.not_kept:
+                    continue
+                value = row[fields.values.name][i][j]
                 yield {
                     "query_id": row["query_id"],
                     "doc_id": candidate["doc_id"],
@@ -210,6 +224,7 @@ def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str
                     "sub_question": sub_question["text"],
                     "rating": value if rated else None,
                     "probability": None if rated else value,
-                    "status": row[status_name][i][j] or str(CellStatus.error),
-                    "raw": row["rating_raw"][i][j] if rated else "",
+                    "status": row[fields.status.name][i][j] or str(CellStatus.error),
+                    "raw": row[fields.raw.name][i][j] if fields.raw.name in row else "",
+                    "cut_characters": cut[i] if cut else None,
                 }

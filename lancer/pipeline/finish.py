@@ -42,24 +42,29 @@ def remove_stale(plan: Plan, store: RunStore) -> None:
                 store.storage.delete(entry.uri)
 
 
-def write_run_files(plan: Plan, store: RunStore) -> dict[str, str]:
-    """Writes the run files, shard by shard, in the requests' order inside a shard; returns tag → file name.
+def write_run_files(plan: Plan, store: RunStore) -> list[str]:
+    """Writes the run files, shard by shard, in the requests' order inside a shard; returns their names.
 
-    `run.trec` is the first selector's ranking, `run.<selector>.trec` those of further ones.
+    `run.trec` is the first selector's ranking, `run.<selector>.trec` those of further ones; `run.<name>.trec` is what a
+    step of reranking kept, in its order.
     """
-    first_tag = plan.run_tag.split(":")[0]
-    files = {first_tag: FIRST_STAGE}
-    write_run(store.uri(FIRST_STAGE), _rankings(plan, store, None), first_tag, store.storage)
+    files = [FIRST_STAGE]
+    write_run(store.uri(FIRST_STAGE), _rankings(plan, store, None), plan.first_tag, store.storage)
+    for step, tag in zip(plan.config.rerank, plan.step_tags, strict=True):
+        files.append(f"run.{step.order_name}.trec")
+        kept = _rankings(plan, store, f"{schema.RERANK}.{step.order_name}", kept=True)
+        write_run(store.uri(files[-1]), kept, tag, store.storage)
     for i, selector in enumerate(plan.selectors):
-        tag = first_tag if selector == schema.FIRST_STAGE else f"{plan.run_tag}:{selector}"
-        name = "run.trec" if i == 0 else f"run.{selector}.trec"
-        write_run(store.uri(name), _rankings(plan, store, selector), tag, store.storage)
-        files[tag] = name
+        tag = plan.run_tag if plan.config.select is None else f"{plan.run_tag}:{selector}"
+        files.append("run.trec" if i == 0 else f"run.{selector}.trec")
+        write_run(store.uri(files[-1]), _rankings(plan, store, selector), tag, store.storage)
     return files
 
 
-def _rankings(plan: Plan, store: RunStore, selector: str | None) -> Iterator[tuple[str, Sequence[str]]]:
-    """(query_id, doc_ids) of one selector; of the first stage when it is None."""
+def _rankings(
+    plan: Plan, store: RunStore, selector: str | None, *, kept: bool = False
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """(query_id, doc_ids) of one selector, or only what was kept; of the first stage when it is None."""
     there = store.by_key(store.uri("ranking.parquet"))
     for shard in plan.shards:
         uri = there[store.uri("ranking.parquet", final_name(plan, shard))]
@@ -67,6 +72,8 @@ def _rankings(plan: Plan, store: RunStore, selector: str | None) -> Iterator[tup
         if not set(table["query_id"].to_pylist()) <= set(shard.table["query_id"].to_pylist()):
             raise DamagedError(uri, "it holds other queries")
         rows = table.filter(pc.equal(table["selector"], selector or plan.selectors[0]))
+        if kept:
+            rows = rows.filter(rows["kept"])
         order = "rank" if selector else "first_stage_rank"
         by_query: dict[str, list[tuple[int, str]]] = {}
         for query_id, doc_id, rank in zip(

@@ -84,7 +84,7 @@ def of_generations(
 
 
 def of_block(block: ScoredBlock, *, query_id: str, stage: str, engine: str) -> LedgerRecord:
-    """What one query's call of a scorer cost."""
+    """What one query asked of a scorer: a block is a call."""
     if block.reused:
         return LedgerRecord(query_id=query_id, stage=stage, engine=engine, reused_calls=1, reused_tokens=block.tokens)
     return LedgerRecord(

@@ -42,6 +42,7 @@ class _Carrier:
     folders: dict[str, str]  # of journals, by engine
     engines: PooledEngines
     scale: Scale
+    orders: tuple[str, ...]  # that reranking makes
     attempts: int
 
     def stage(self, number: int, table: pa.Table) -> pa.Table:
@@ -77,7 +78,7 @@ class _Carrier:
         for name in names.values():
             for uri in self.store.find(name):
                 self.store.storage.delete(uri)  # what this replaces; an interruption here leaves the shard unfinished
-        for folder, content in final_tables(table, self.scale).items():
+        for folder, content in final_tables(table, self.scale, self.orders).items():
             self.store.write_table(names[folder], content)
         reports = [json.loads(table[f"report:{s.name}"][0].as_py()) for s in self.stages]
         return _result(queries=table.num_rows, reports=json.dumps(reports))
@@ -144,7 +145,8 @@ def build_dataset(
         journals=journal_files(plan, store, work),
         folders={name: calls_folder(plan, store, name) for name in plan.engines},
         engines=engines,
-        scale=plan.config.scale,
+        scale=plan.scale,
+        orders=tuple(step.order_name for step in plan.config.rerank),
         attempts=plan.config.limits.attempts,
     )
     shared = ray.put(carrier)

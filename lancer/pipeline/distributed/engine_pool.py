@@ -18,9 +18,11 @@ from typing import Any, Final
 
 import ray
 
+from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Block, Documents, EngineClock, Generation, Hit, Message, Sampling, ScoredBlock
 from lancer.engines.sources import DocumentSource
 from lancer.engines.table import EngineConfig, build_engine
+from lancer.engines.tokenizers import context_of, model_tokens
 from lancer.errors import EngineDied, EngineError, EngineNotStarted, LancerError
 from lancer.storage import Storage
 
@@ -275,6 +277,15 @@ class PooledEngines:
     def search(self, name: str) -> PooledSearch:
         """The search engine of that name."""
         return PooledSearch(self._pool(name), alone=self._alone)
+
+    def context(self, name: str) -> int | None:
+        """See `lancer.stages.base.Engines`."""
+        return context_of(self._pool(name).config)
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        """The tokenizer of that engine's model, in this process: loaded at the first call, kept."""
+        known = model_tokens(self._pool(name).config)
+        return None if known is None else known.chat
 
     def _pool(self, name: str) -> EnginePool:
         if name not in self._pools:

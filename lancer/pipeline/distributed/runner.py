@@ -99,7 +99,7 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
     return result
 
 
-def _complete(plan: Plan, store: RunStore, work: Work, lease: Lease, result: RunResult, say: Say) -> dict[str, str]:
+def _complete(plan: Plan, store: RunStore, work: Work, lease: Lease, result: RunResult, say: Say) -> list[str]:
     """Computes what is to do and writes the run files; once more for shards whose tables turn out to be damaged."""
     result.count_reused(plan, work, store)
     check_limits(plan.config.limits, result)
@@ -283,13 +283,13 @@ def _pools(plan: Plan, work: Work, storage: Storage, say: Say) -> Iterator[dict[
             pool.kill()
 
 
-def _measure(config: Config, store: RunStore, files: dict[str, str], notes: list[str]) -> dict[str, dict[str, float]]:
+def _measure(config: Config, store: RunStore, files: list[str], notes: list[str]) -> dict[str, dict[str, float]]:
     if config.qrels is None:
         return {}
     qrels = read_qrels(config.qrels, store.storage)
     measures = parse_measures(config.measures)
     found: dict[str, dict[str, float]] = {}
-    for name in files.values():
+    for name in files:
         evaluation = evaluate(read_run(store.uri(name), store.storage).rankings, qrels, measures)
         found[name] = evaluation.mean
         notes.extend(n for n in evaluation.notes if n not in notes)
