@@ -89,21 +89,30 @@ class _Row:
 
 
 class Compress:
-    """Adds `compressed`: the top documents of the first selector, or of the first stage where nothing is selected."""
+    """Adds `compressed`: the top documents of the first selector, else of the last reranking, else of the first stage.
+
+    Of a query's documents only those that reranking kept.
+    """
 
     name = "compress"
     adds = (schema.COMPRESSED,)
     priority = 0  # the last stage: its queries are done next
 
-    def __init__(self, config: CompressConfig, order: pa.Field) -> None:
-        """`order`: the column that holds the order of the documents, `rankings` or `candidates`."""
-        self._config, self._order = config, order
+    def __init__(self, config: CompressConfig, *, selected: bool, order: str | None = None) -> None:
+        """`selected`: whether there are selectors. `order`: the name of the one that reranking made last."""
+        self._config = config
+        self._rankings = schema.RANKINGS if selected else None
+        self._order = None if order is None else schema.order_field(order)
 
     @property
     def reads(self) -> tuple[pa.Field, ...]:
-        """The request, the order, and the sub-questions if they count."""
+        """The request, the order of the documents, and the sub-questions if they count."""
         questions = () if self._config.questions == "request" else (schema.SUB_QUESTIONS,)
-        return (schema.TEXT, self._order, *questions)
+        return (schema.TEXT, *self._orders, *questions)
+
+    @property
+    def _orders(self) -> tuple[pa.Field, ...]:
+        return tuple(field for field in (self._rankings, self._order) if field) or (schema.CANDIDATES,)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -114,7 +123,7 @@ class Compress:
         """The settings of the method, the sentence splitter, prompt and reader."""
         foreign = _OF_SIMILARITY if self._config.method == "llm" else _OF_LLM
         identity: dict[str, Any] = self._config.model_dump(mode="json", exclude={"engine", *foreign})
-        identity |= {"order": self._order.name, "splitter": sentences.VERSION}
+        identity |= {"order": self._orders[0].name, "splitter": sentences.VERSION}
         identity["sentencex"] = metadata.version("sentencex")
         if self._config.method == "llm":
             example = prompt.render(request="{r}", sub_questions=["{q}"], sentences=["{s}"], sharper=True)
@@ -132,7 +141,7 @@ class Compress:
 
     def _rows(self, batch: pa.Table, engines: Engines) -> list[_Row]:
         table = batch.to_pylist()
-        chosen = [self._chosen(row[self._order.name]) for row in table]
+        chosen = [self._chosen(row) for row in table]
         unique = sorted({doc_id for doc_ids in chosen for doc_id in doc_ids})
         texts = dict(zip(unique, engines.documents().texts(unique), strict=True))
         spans = {doc_id: sentence_spans(text or "") for doc_id, text in texts.items()}
@@ -144,10 +153,13 @@ class Compress:
             rows.append(_Row(row["query_id"], request, questions, documents))
         return rows
 
-    def _chosen(self, order: list[dict[str, Any]]) -> list[str]:
-        if self._order.name == schema.RANKINGS.name:
-            return list(order[0]["doc_ids"][: self._config.depth])
-        return [candidate["doc_id"] for candidate in order[: self._config.depth]]
+    def _chosen(self, row: dict[str, Any]) -> list[str]:
+        order = row[self._order.name] if self._order else None
+        depth = self._config.depth if order is None else min(self._config.depth, order["kept"])
+        if self._rankings:
+            order = row[self._rankings.name][0]  # where reranking kept some, these come first
+        doc_ids = [c["doc_id"] for c in row[schema.CANDIDATES.name]] if order is None else order["doc_ids"]
+        return list(doc_ids[:depth])
 
     def _compare(self, rows: list[_Row], engines: Engines) -> list[LedgerRecord]:
         """A block per query: the sentences of its documents, each once, against its questions."""
