@@ -92,7 +92,7 @@ def test_the_funnel_narrows_stage_by_stage(tmp_path: Path) -> None:
     lancer.run(sample_config(tmp_path, 4))
     steps = of_run(str(tmp_path / "run"), Storage())
     sizes = {step.name: [len(order) for order in step.orders.values()] for step in steps}
-    assert list(sizes) == ["retrieve", "rerank.bi-encoder", "rerank.mmr", "select", "compress"]
+    assert list(sizes) == ["retrieve", "rerank.bi-encoder", "rerank.by-title", "select", "compress"]
     assert [sizes[name] for name in list(sizes)[:-1]] == [[100] * 4, [50] * 4, [15] * 4, [10] * 4]
     assert all(0 < size <= 10 for size in sizes["compress"])
     for before, after in itertools.pairwise(steps):
