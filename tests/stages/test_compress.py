@@ -150,7 +150,7 @@ def test_an_llm_names_sentences_and_what_it_says_wrongly_is_dropped_or_asked_aga
     assert [(r.attempt, r.calls) for r in output.ledger] == [(1, 3), (2, 1)]
     assert [(f.reason, f.detail) for f in output.failures] == [
         ("error", "1 of 3 documents, kept whole: e.g. the prompt is too long"),
-        ("unknown_sentence", "1 numbers in 1 documents, dropped"),
+        ("unknown_sentence", "numbers that no sentence has, dropped: 1"),
     ]
 
 
