@@ -134,7 +134,7 @@ def build_stages(config: Config, storage: Storage) -> tuple[Stage, ...]:
     if config.select is not None and matrix is not None:
         stages.append(Select(config.select, matrix.scale, config.order))
     if config.compress is not None:
-        stages.append(Compress(config.compress, schema.RANKINGS if config.select else schema.CANDIDATES))
+        stages.append(Compress(config.compress, selected=config.select is not None, order=config.order))
     return tuple(stages)
 
 
