@@ -89,6 +89,19 @@ def _parser() -> argparse.ArgumentParser:
     select.add_argument("--token-counts", metavar="FILE", help="doc_id<TAB>count lines, for budget")
     select.add_argument("--explain", metavar="FILE", help="JSON Lines: what each document newly covers")
 
+    calibrate = _command(commands, "calibrate", "fit a run's values to graded labels, and find a tau", _calibrate)
+    calibrate.add_argument("--matrix", required=True, metavar="PATH", help="a run folder, or its coverage.parquet")
+    calibrate.add_argument("--qrels", required=True, metavar="FILE", help="grades; sub-question ids in column 2")
+    calibrate.add_argument("--output", required=True, metavar="FILE", help="the calibration, for judge or estimate")
+    development = calibrate.add_mutually_exclusive_group(required=True)
+    development.add_argument("--queries", metavar="FILE", help="ids of the development queries, one per line")
+    development.add_argument("--share", type=float, metavar="F", help="the development queries: this share, by hash")
+    calibrate.add_argument("--target", default="probability", choices=("probability", "grade"))
+    calibrate.add_argument("--rel", type=int, default=4, metavar="N", help="grade that counts as answered (default 4)")
+    calibrate.add_argument("--selector", metavar="SPEC", help="find its best tau (default: the best F1 of cells)")
+    calibrate.add_argument("--measure", metavar="NAME", help="of its rankings (default alpha_nDCG(rel=N)@10)")
+    calibrate.add_argument("--print", dest="form", default="text", choices=("text", "json"), help="how to print")
+
     evaluate = _command(commands, "evaluate", "score runs against judgments, or answers by their nuggets", _evaluate)
     evaluate.add_argument("--run", nargs="+", default=[], metavar="RUN", help="run files or run folders")
     evaluate.add_argument(
@@ -299,6 +312,29 @@ def _select(arguments: argparse.Namespace) -> int:
         _say(f"note: cells without a value, counted 0: {result.missing}")
     for spec, path in result.files.items():
         sys.stdout.write(f"{spec}: {result.queries} queries in {path}\n")
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from lancer.pipeline.calibrate import calibrate
+    from lancer.pipeline.calibrate_tables import render
+    from lancer.pipeline.summary import wide_console
+
+    result = calibrate(
+        arguments.matrix,
+        arguments.qrels,
+        arguments.output,
+        rel=arguments.rel,
+        target=arguments.target,
+        queries=arguments.queries,
+        share=arguments.share,
+        selector=arguments.selector,
+        measure=arguments.measure,
+    )
+    if arguments.form == "json":
+        _print_json(result.as_dict())
+    else:
+        wide_console().print(render(result))
     return 0
 
 

@@ -14,8 +14,10 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from lancer.closed import Closed
+from lancer.engines.http_engine import HttpConfig
 from lancer.engines.replay import ReplayConfig
 from lancer.engines.table import ROLES, EngineConfig, Role
+from lancer.engines.tokenizers import has_tokenizer
 from lancer.errors import InputError, UsageError, nearest
 from lancer.evaluation.measures import parse_measures
 from lancer.reranking.base import ByModel, ByScorer
@@ -132,7 +134,25 @@ class Config(Closed):
                 raise ValueError(
                     f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}"
                 )
+        self._check_judge()
         return self
+
+    def _check_judge(self) -> None:
+        """What the judge's engine must be able to do."""
+        if self.judge is None:
+            return
+        name = self.judge.engine
+        engine = self.engines[name]
+        if self.judge.readout == "likelihood" and isinstance(engine, HttpConfig):
+            raise ValueError(
+                f"`judge.readout` 'likelihood' scores prompts, which engine {name!r} of kind 'http' cannot: chat "
+                "completions have no log-probabilities of a prompt; use kind 'vllm'"
+            )
+        if self.judge.max_document_tokens is not None and not has_tokenizer(engine):
+            raise ValueError(
+                f"`judge.max_document_tokens` counts tokens, and engine {name!r} of kind {engine.kind!r} has no "
+                "tokenizer here" + ("; set its `tokenizer`" if isinstance(engine, HttpConfig) else "")
+            )
 
     def _check_orders(self) -> None:
         names = [step.order_name for step in self.rerank]

@@ -76,6 +76,11 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
         ('    model: "embedded:minilm"', "", "config.yaml:12: key 'engines.scorer.model' is missing"),
         ("estimate:\n  engine: scorer", "judge: {}\nestimate: {}", "`judge` and `estimate` both make the coverage"),
         ("estimate:\n  engine: scorer\n", "", "decompose, select also needs judge or estimate"),
+        (
+            "estimate:\n  engine: scorer",
+            "judge: {readout: expected, layout: per-document}",
+            "config.yaml:6: judge: `readout` 'expected' reads one rating per prompt",
+        ),
         ("output: runs/x", "output: 2026", "config.yaml:1: output: must be text, in quotes where YAML reads a number"),
         ("output: runs/x", 'output: ""', "config.yaml:1: output: "),
         ('["sum(tau=0)"]', "[sum, sum(tau=1)]", "`select.selectors` names one twice: sum(tau=1), sum(tau=1)"),
@@ -182,3 +187,17 @@ def test_a_bad_item_is_told_once(tmp_path: Path) -> None:
         "override select.selectors: select.selectors.0: unknown selector 'smu'; did you mean 'sum'?"
     )
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        ("{engine: served, readout: likelihood}", "engine 'served' of kind 'http' cannot"),
+        ("{engine: served, max_document_tokens: 400}", "has no tokenizer here; set its `tokenizer`"),
+        ("{engine: made_up, max_document_tokens: 400}", "of kind 'synthetic' has no tokenizer here"),
+    ],
+)
+def test_what_the_judges_engine_cannot_do_is_told_before_it_starts(tmp_path: Path, judge: str, message: str) -> None:
+    engines = 'engines.served={kind: http, base_url: "http://h/v1", model: m}', "engines.made_up={kind: synthetic}"
+    with pytest.raises(UsageError, match=message):
+        load_config(write(tmp_path), ["estimate=null", f"judge={judge}", *engines])

@@ -46,6 +46,7 @@ class StageReport:
     failed_queries: int = 0
     cells: int = 0
     failed_cells: int = 0
+    cut_documents: int = 0
     calls: int = 0
     reused_calls: int = 0
     pairs: int = 0
@@ -132,6 +133,9 @@ def report_of(stage: PlannedStage, part: pa.Table, *, reused: bool, seconds: flo
         for entry in entries:
             for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
                 setattr(report, name, getattr(report, name) + entry[name])
+    if schema.CUT_CHARACTERS.name in part.column_names:
+        cut = pc.list_flatten(part[schema.CUT_CHARACTERS.name])
+        report.cut_documents = pc.sum(pc.greater(cut, 0)).as_py() or 0
     for name in ("rating_status", "probability_status"):
         if name in part.column_names:
             cells = pc.list_flatten(pc.list_flatten(part[name]))

@@ -48,6 +48,7 @@ class StageTotal:
     failed_queries: int = 0
     cells: int = 0
     failed_cells: int = 0
+    cut_documents: int = 0  # (query, candidate) pairs of which the judge saw the beginning only
     counted_queries: int = 0  # of which failures and cells are known: not of shards that were finished without failures
 
     def add(self, report: StageReport) -> None:
@@ -55,7 +56,7 @@ class StageTotal:
         self.queries += report.queries
         self.counted_queries += report.queries
         self.failures = dict(Counter(self.failures) + Counter(report.failures))
-        for name in ("failed_queries", "cells", "failed_cells"):
+        for name in ("failed_queries", "cells", "failed_cells", "cut_documents"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
         if report.reused:
             self.reused_queries += report.queries
@@ -63,6 +64,11 @@ class StageTotal:
         self.seconds += report.seconds
         for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
+
+    @property
+    def cached_share(self) -> float | None:
+        """Of the prompt tokens."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
     @property
     def queries_per_s(self) -> float | None:
@@ -138,9 +144,17 @@ def render(result: RunResult) -> Group:
         parts.append(comparison_table(result.foretold))
     if result.measures:
         parts.append(_measure_table(result))
-    parts.extend(f"note: {note}" for note in result.notes)
+    parts.extend(f"note: {note}" for note in [*result.notes, *_cut(result)])
     parts.append(f"{result.queries} queries in {result.seconds:.1f} s; files are in {result.output}")
     return Group(*parts)
+
+
+def _cut(result: RunResult) -> list[str]:
+    """A note per stage that left something of documents out."""
+    what = (
+        "documents did not fit and were cut, so far as their shards were looked at; coverage.parquet says by how much"
+    )
+    return [f"{t.stage}: {t.cut_documents:,} {what}" for t in result.stages if t.cut_documents]
 
 
 def show(result: RunResult, console: Console | None = None) -> None:
@@ -177,6 +191,8 @@ def _stage_table(result: RunResult) -> Table:
             t.output_tokens,
         )
         shown = [f"{c:,}" if c else "-" for c in counts]
+        if t.cached_share:
+            shown[-2] += f" ({t.cached_share:.0%})"
         table.add_row(
             t.stage, *shown, f"{t.seconds:.1f}", f"{rate:.1f}" if rate else "-", str(sum(t.failures.values()) or "-")
         )
