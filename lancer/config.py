@@ -103,11 +103,17 @@ class Config(Closed):
                 raise ValueError(
                     f"`{field}` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines)
                 )
-            if ROLES[self.engines[name].kind] != role:
-                kinds = ", ".join(kind for kind, r in ROLES.items() if r == role)
+            if role not in ROLES[self.engines[name].kind]:
+                kinds = ", ".join(kind for kind, roles in ROLES.items() if role in roles)
                 raise ValueError(
                     f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}"
                 )
+        dense = self.retrieve.dense
+        if dense is not None and getattr(self.engines[dense], "embeddings", None) is None:
+            raise ValueError(
+                f"`retrieve` searches with engine {dense!r}, which keeps no `embeddings` of the corpus; "
+                "`cache` keeps them in this machine's cache folder"
+            )
         return self
 
     @property
@@ -117,8 +123,11 @@ class Config(Closed):
 
     def _uses(self) -> list[tuple[str, str, Role]]:
         uses: list[tuple[str, str, Role]] = []
-        if self.retrieve.source == "bm25":
+        if self.retrieve.source in ("bm25", "rrf"):
             uses.append(("retrieve.engine", self.retrieve.engine, "search"))
+        if self.retrieve.dense is not None:
+            field = "retrieve.engine" if self.retrieve.source == "dense" else "retrieve.dense_engine"
+            uses.append((field, self.retrieve.dense, "dense search"))
         if self.decompose is not None and self.decompose.source == "llm":
             uses.append(("decompose.engine", self.decompose.engine, "text"))
         if self.judge is not None:

@@ -77,9 +77,11 @@ class Engines:
         text: ScriptedText | None = None,
         scorer: ScriptedScorer | None = None,
         search: ScriptedSearch | None = None,
+        searches: dict[str, ScriptedSearch] | None = None,
         texts: dict[str, str] | None = None,
     ) -> None:
         self._text, self._scorer, self._search, self._documents = text, scorer, search, Texts(texts or {})
+        self._searches = searches or {}
 
     def text(self, name: str) -> ScriptedText:
         assert self._text is not None
@@ -90,8 +92,9 @@ class Engines:
         return self._scorer
 
     def search(self, name: str) -> ScriptedSearch:
-        assert self._search is not None
-        return self._search
+        search = self._searches.get(name, self._search)
+        assert search is not None
+        return search
 
     def documents(self) -> Texts:
         return self._documents

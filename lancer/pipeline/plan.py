@@ -78,7 +78,7 @@ class Plan:
     @property
     def run_tag(self) -> str:
         """What was done before selection, e.g. `bm25:estimate`; the selector's repr follows it in run files."""
-        first = "bm25" if self.config.retrieve.source == "bm25" else "given"
+        first = self.config.retrieve.tag
         return first if self.config.select is None else f"{first}:{'judge' if self.config.judge else 'estimate'}"
 
     @property
