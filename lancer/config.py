@@ -129,12 +129,18 @@ class Config(Closed):
                 raise ValueError(
                     f"`{field}` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines)
                 )
-            if ROLES[self.engines[name].kind] != role:
-                kinds = ", ".join(kind for kind, r in ROLES.items() if r == role)
+            if role not in ROLES[self.engines[name].kind]:
+                kinds = ", ".join(kind for kind, roles in ROLES.items() if role in roles)
                 raise ValueError(
                     f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}"
                 )
         self._check_judge()
+        dense = self.retrieve.dense
+        if dense is not None and getattr(self.engines[dense], "embeddings", None) is None:
+            raise ValueError(
+                f"`retrieve` searches with engine {dense!r}, which keeps no `embeddings` of the corpus; "
+                "`cache` keeps them in this machine's cache folder"
+            )
         return self
 
     def _check_judge(self) -> None:
@@ -203,10 +209,13 @@ class Config(Closed):
 
     def _uses(self) -> list[tuple[str, str, Role]]:
         uses: list[tuple[str, str, Role]] = []
-        if self.retrieve.source == "bm25":
+        if self.retrieve.source in ("bm25", "rrf"):
             uses.append(("retrieve.engine", self.retrieve.engine, "search"))
         for step in self.rerank:
             uses.append(("rerank.engine", step.engine, "scorer" if isinstance(step, ByScorer) else "text"))
+        if self.retrieve.dense is not None:
+            field = "retrieve.engine" if self.retrieve.source == "dense" else "retrieve.dense_engine"
+            uses.append((field, self.retrieve.dense, "dense search"))
         if self.decompose is not None and self.decompose.source == "llm":
             uses.append(("decompose.engine", self.decompose.engine, "text"))
         if self.judge is not None:

@@ -90,7 +90,7 @@ class Plan:
     @property
     def first_tag(self) -> str:
         """Of the first stage."""
-        return "bm25" if self.config.retrieve.source == "bm25" else "given"
+        return self.config.retrieve.tag
 
     @property
     def step_tags(self) -> tuple[str, ...]:
