@@ -82,13 +82,23 @@ class DocumentStore:
         )
         return [doc_id for (doc_id,) in found]
 
-    def items(self) -> Iterator[tuple[str, str]]:
-        """(doc_id, text) of every document that has text, by doc_id in the order of its UTF-8 bytes."""
-        for doc_id, title, text in self._connection().execute(
-            "SELECT doc_id, title, text FROM documents ORDER BY doc_id"
-        ):
+    def items(self, first: str = "", before: str | None = None) -> Iterator[tuple[str, str]]:
+        """(doc_id, text) of every document that has text, by doc_id in the order of its UTF-8 bytes.
+
+        Only ids from `first` on, and smaller than `before`.
+        """
+        end, bounds = ("", (first,)) if before is None else ("AND doc_id < ?", (first, before))
+        rows = self._connection().execute(
+            f"SELECT doc_id, title, text FROM documents WHERE doc_id >= ? {end} ORDER BY doc_id", bounds
+        )
+        for doc_id, title, text in rows:
             if (joined := _join(title, text)) is not None:
                 yield doc_id, joined
+
+    def starts(self, size: int) -> list[str]:
+        """Every `size`-th doc_id, in the order of `items`: where its parts of `size` documents begin."""
+        rows = self._connection().execute("SELECT doc_id FROM documents ORDER BY doc_id")
+        return [doc_id for number, (doc_id,) in enumerate(rows) if number % size == 0]
 
     def missing(self, doc_ids: Iterable[str]) -> list[str]:
         """Those ids that the corpus does not hold, in the given order, each once."""

@@ -1,4 +1,4 @@
-"""The narrow seams between stages and whatever computes: generate text, score pairs, search, look up documents.
+"""The narrow seams between stages and whatever computes: generate text, score pairs, embed, search, look up documents.
 
 Stages know only these. An engine is built on a worker from its config (`lancer.engines.build`), heavy imports happen in
 its constructor, and every method may be called from several threads at once.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NotRequired, Protocol, TypedDict
+from typing import Literal, NotRequired, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +126,17 @@ class PairScorer(Protocol):
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
         """One `ScoredBlock` per block, in order; a block's scores do not depend on the calls around this one."""
+        ...
+
+
+Side = Literal["query", "document"]  # some models want them marked
+
+
+class Embedder(Protocol):
+    """Encodes single texts."""
+
+    def embed(self, texts: Sequence[str], side: Side) -> npt.NDArray[np.float32]:
+        """Unit vectors, shape (texts, dimensions), in order; equal texts are encoded once."""
         ...
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lancer.errors import UsageError
+from lancer.evaluation.run_stages import of_run
 from lancer.evaluation.stages import Step
 from lancer.formats.runs import read_run
 from lancer.storage import Storage
@@ -21,12 +23,13 @@ def read_steps(paths: Sequence[str], kept: Sequence[int] = (), storage: Storage 
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
         raise UsageError(f"the run {twice} is given twice")
-    steps = [_of_file(path, storage) for path in paths]
+    folders = [path for path in paths if not storage.exists(path)]
+    if folders and len(paths) > 1:
+        raise UsageError(f"the stages are those of one run folder, or run files in order; {folders[0]} is no file")
+    steps = of_run(folders[0], storage) if folders else [_of_file(path, storage) for path in paths]
     tags = [step.name for step in steps]
-    steps = [
-        step if tags.count(step.name) == 1 else Step(name=path, orders=step.orders, notes=step.notes)
-        for path, step in zip(paths, steps, strict=True)
-    ]
+    if len(set(tags)) < len(tags):
+        steps = [replace(step, name=path) for path, step in zip(paths, steps, strict=True)]
     if not kept:
         return steps
     if len(kept) != len(steps) or min(kept) < 1:

@@ -76,7 +76,7 @@ def read_experience(root: str, plan: Plan, endpoint: str | None = None) -> Exper
             continue
         if differences:
             notes.append(f"{engine.use.name}: its rate is from {root}, where it differed in {', '.join(differences)}")
-        engines[engine.use.name] = _rate(engine.use, len(run.sessions))
+        engines[engine.use.name] = _rate(engine.use, sum(bool(s.result.get("engines")) for s in run.sessions))
     if not any(engine.use.calls for engine in cost.engines):
         raise InputError("its engines have done nothing yet", file=root)
     habits = _habits(run, plan)

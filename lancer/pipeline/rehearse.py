@@ -22,7 +22,16 @@ from lancer.engines.cross_encoder import CrossEncoderConfig
 from lancer.engines.documents import DocumentStore
 from lancer.engines.lucene import LuceneConfig
 from lancer.engines.lucene_index import is_built, is_here
-from lancer.engines.protocols import Documents, Hit, Message, PairScorer, SearchEngine, TextEngine
+from lancer.engines.protocols import (
+    Documents,
+    Generation,
+    Hit,
+    Message,
+    PairScorer,
+    Sampling,
+    SearchEngine,
+    TextEngine,
+)
 from lancer.engines.replay import ReplayConfig
 from lancer.engines.synthetic import SyntheticConfig
 from lancer.engines.table import build_engine
@@ -195,9 +204,11 @@ class _Watched:
     def __init__(self, engine: TextEngine, counts: _Counts) -> None:
         self._engine, self._counts = engine, counts
 
-    def generate(self, *args: Any, **options: Any) -> Any:
+    def generate(
+        self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
+    ) -> list[Generation]:
         """See `TextEngine.generate`."""
-        generations = self._engine.generate(*args, **options)
+        generations = self._engine.generate(prompts, sampling, priority=priority)
         self._counts.refused += sum(bool(g.error) for g in generations)
         return generations
 

@@ -9,7 +9,7 @@ k of that selector is the one that judging all cells of the other two parts woul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
@@ -39,6 +39,8 @@ class Until(Closed):
 
     That is exact: no answer could change the top k. With `slack` it is not: a cell is then taken to be within the
     ratings of its estimate minus and plus `slack`, and where the judge would have said otherwise the top k can differ.
+    A document of which no cell is known can answer everything; so where one call rates all its sub-questions, the exact
+    form has to ask for every document that the other parts allow.
     """
 
     selector: Annotated[str, AfterValidator(_lazy_selector)]
@@ -55,6 +57,7 @@ class JudgeOnly(Closed):
     top_documents: int | None = Field(None, ge=1)  # by the sum of their probabilities, ties in first-stage order
     uncertain: tuple[float, float] | None = None  # probabilities from low to high, both included
     until: Until | None = None
+    calibration: str | None = None  # a file that `lancer calibrate` wrote: probability → rating; null = 5 · p
 
     @model_validator(mode="after")
     def _sensible(self) -> JudgeOnly:

@@ -20,11 +20,11 @@ from pydantic import Field, model_validator
 
 from lancer import schema
 from lancer.closed import Closed
-from lancer.engines.protocols import Block, Generation, Message, Sampling
+from lancer.engines.protocols import Block, Generation, Sampling
 from lancer.prompts import compress as prompt
-from lancer.prompts.compress import Extraction
 from lancer.schema import CompressStatus
 from lancer.stages.base import Engines, StageOutput
+from lancer.stages.extraction import Asked, ask, divide
 from lancer.stages.records import Failure, LedgerRecord, of_block, of_generations
 from lancer.text import sentences
 from lancer.text.compression import best_sentences, joined
@@ -57,7 +57,6 @@ class CompressConfig(Closed):
 
 
 _OF_SIMILARITY = {"sentences", "threshold"}
-_NOT_ASKED = Extraction(None)
 _OF_LLM = {"structured", "attempts", "max_tokens", "temperature", "seed"}
 
 
@@ -69,8 +68,12 @@ class _Document:
     text: str | None
     spans: list[Span]
     scores: list[float] | None = None  # of each sentence
-    answer: Generation | None = None  # the last one
-    extraction: Extraction = _NOT_ASKED
+    asked: Asked | None = None  # of an LLM
+
+    @property
+    def sentences(self) -> list[str]:
+        """Their texts."""
+        return [(self.text or "")[start:end] for start, end in self.spans]
 
 
 @dataclass
@@ -83,27 +86,35 @@ class _Row:
     documents: list[_Document] = field(default_factory=list)
 
     @property
-    def asked(self) -> list[_Document]:
+    def readable(self) -> list[_Document]:
         """Those with a sentence."""
         return [d for d in self.documents if d.spans]
 
 
 class Compress:
-    """Adds `compressed`: the top documents of the first selector, or of the first stage where nothing is selected."""
+    """Adds `compressed`: the top documents of the first selector, else of the last reranking, else of the first stage.
+
+    Of a query's documents only those that reranking kept.
+    """
 
     name = "compress"
     adds = (schema.COMPRESSED,)
-    priority = 0  # the last stage: its queries are done next
 
-    def __init__(self, config: CompressConfig, order: pa.Field) -> None:
-        """`order`: the column that holds the order of the documents, `rankings` or `candidates`."""
-        self._config, self._order = config, order
+    def __init__(self, config: CompressConfig, *, selected: bool, order: str | None = None) -> None:
+        """`selected`: whether there are selectors. `order`: the name of the one that reranking made last."""
+        self._config = config
+        self._rankings = schema.RANKINGS if selected else None
+        self._order = None if order is None else schema.order_field(order)
 
     @property
     def reads(self) -> tuple[pa.Field, ...]:
-        """The request, the order, and the sub-questions if they count."""
+        """The request, the order of the documents, and the sub-questions if they count."""
         questions = () if self._config.questions == "request" else (schema.SUB_QUESTIONS,)
-        return (schema.TEXT, self._order, *questions)
+        return (schema.TEXT, *self._orders, *questions)
+
+    @property
+    def _orders(self) -> tuple[pa.Field, ...]:
+        return tuple(field for field in (self._rankings, self._order) if field) or (schema.CANDIDATES,)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -114,7 +125,7 @@ class Compress:
         """The settings of the method, the sentence splitter, prompt and reader."""
         foreign = _OF_SIMILARITY if self._config.method == "llm" else _OF_LLM
         identity: dict[str, Any] = self._config.model_dump(mode="json", exclude={"engine", *foreign})
-        identity |= {"order": self._order.name, "splitter": sentences.VERSION}
+        identity |= {"order": self._orders[0].name, "splitter": sentences.VERSION}
         identity["sentencex"] = metadata.version("sentencex")
         if self._config.method == "llm":
             example = prompt.render(request="{r}", sub_questions=["{q}"], sentences=["{s}"], sharper=True)
@@ -132,7 +143,7 @@ class Compress:
 
     def _rows(self, batch: pa.Table, engines: Engines) -> list[_Row]:
         table = batch.to_pylist()
-        chosen = [self._chosen(row[self._order.name]) for row in table]
+        chosen = [self._chosen(row) for row in table]
         unique = sorted({doc_id for doc_ids in chosen for doc_id in doc_ids})
         texts = dict(zip(unique, engines.documents().texts(unique), strict=True))
         spans = {doc_id: sentence_spans(text or "") for doc_id, text in texts.items()}
@@ -144,16 +155,19 @@ class Compress:
             rows.append(_Row(row["query_id"], request, questions, documents))
         return rows
 
-    def _chosen(self, order: list[dict[str, Any]]) -> list[str]:
-        if self._order.name == schema.RANKINGS.name:
-            return list(order[0]["doc_ids"][: self._config.depth])
-        return [candidate["doc_id"] for candidate in order[: self._config.depth]]
+    def _chosen(self, row: dict[str, Any]) -> list[str]:
+        order = row[self._order.name] if self._order else None
+        depth = self._config.depth if order is None else min(self._config.depth, order["kept"])
+        if self._rankings:
+            order = row[self._rankings.name][0]  # where reranking kept some, these come first
+        doc_ids = [c["doc_id"] for c in row[schema.CANDIDATES.name]] if order is None else order["doc_ids"]
+        return list(doc_ids[:depth])
 
     def _compare(self, rows: list[_Row], engines: Engines) -> list[LedgerRecord]:
         """A block per query: the sentences of its documents, each once, against its questions."""
         blocks = []
         for row in rows:
-            texts = dict.fromkeys(text for d in row.asked for text in _sentences(d))
+            texts = dict.fromkeys(text for d in row.readable for text in d.sentences)
             blocks.append(Block(tuple(texts), (*([row.request] if row.request else []), *row.sub_questions)))
         scored = engines.scorer(self._config.engine).score(blocks)
         ledger = []
@@ -162,37 +176,31 @@ class Compress:
             best = (
                 dict(zip(block.documents, result.scores.max(axis=1).tolist(), strict=True)) if block.documents else {}
             )
-            for document in row.asked:
-                document.scores = [best[text] for text in _sentences(document)]
+            for document in row.readable:
+                document.scores = [best[text] for text in document.sentences]
             ledger.append(of_block(result, query_id=row.query_id, stage=self.name, engine=self._config.engine))
         return ledger
 
     def _extract(self, rows: list[_Row], engines: Engines) -> list[LedgerRecord]:
-        """The prompts of an attempt go out in one call; what cannot be read is asked again, more sharply."""
-        engine = engines.text(self._config.engine)
+        """All documents of the batch go out together."""
+        owners, documents = [], []
+        for row in rows:
+            for document in row.readable:
+                document.asked = Asked(row.request, row.sub_questions, document.sentences)
+                owners.append(row.query_id)
+                documents.append(document.asked)
+        divide(documents, engines, self._config.engine, self._config.max_tokens)
+        samplings = [self._sampling(attempt) for attempt in range(1, self._config.attempts + 1)]
         ledger = []
-        for attempt in range(1, self._config.attempts + 1):
-            asked = [[d for d in row.asked if _unread(d)] for row in rows]
-            if attempt > 1 and not any(asked):
-                break
-            prompts = [_prompt(row, d, sharper=attempt > 1) for row, of in zip(rows, asked, strict=True) for d in of]
-            generations = iter(engine.generate(prompts, self._sampling(attempt), priority=self.priority))
-            for row, documents in zip(rows, asked, strict=True):
-                own = [next(generations) for _ in documents]
-                for document, answer in zip(documents, own, strict=True):
-                    document.answer = answer
-                    cut = answer.finish == "length"
-                    document.extraction = prompt.parse(answer.text, len(document.spans), cut=cut)
-                if attempt == 1 or own:
-                    ledger.append(
-                        of_generations(
-                            own,
-                            query_id=row.query_id,
-                            stage=self.name,
-                            engine=self._config.engine,
-                            attempt=attempt,
-                        )
-                    )
+        for attempt, calls in enumerate(ask(documents, engines, self._config.engine, samplings), start=1):
+            own: dict[str, list[Generation]] = {row.query_id: [] for row in rows}
+            for query_id, made in zip(owners, calls, strict=True):
+                own[query_id] += made
+            ledger += [
+                of_generations(made, query_id=query_id, stage=self.name, engine=self._config.engine, attempt=attempt)
+                for query_id, made in own.items()
+                if attempt == 1 or made
+            ]
         return ledger
 
     def _sampling(self, attempt: int) -> Sampling:
@@ -205,20 +213,14 @@ class Compress:
 
     def _kept(self, document: _Document) -> tuple[CompressStatus, Sequence[int]]:
         """The status, and which sentences stay."""
-        everything = range(len(document.spans))
         if not document.spans:
             return CompressStatus.no_text, ()
-        if document.scores is not None:
-            if not all(map(math.isfinite, document.scores)):
-                return CompressStatus.error, everything
-            limit, threshold = self._config.sentences, self._config.threshold
-            kept: Sequence[int] = best_sentences(document.scores, limit=limit, threshold=threshold)
-        elif document.answer is None or document.answer.error:
-            return CompressStatus.error, everything
-        elif document.extraction.kept is None:
-            return CompressStatus.unreadable, everything
-        else:
-            kept = document.extraction.kept
+        if document.asked is not None:
+            return document.asked.status, document.asked.kept
+        scores = document.scores or []
+        if not all(map(math.isfinite, scores)):
+            return CompressStatus.error, range(len(document.spans))
+        kept = best_sentences(scores, limit=self._config.sentences, threshold=self._config.threshold)
         return (CompressStatus.ok if kept else CompressStatus.nothing), kept
 
     def _compressed(self, document: _Document) -> dict[str, Any]:
@@ -226,6 +228,7 @@ class Compress:
         scores = document.scores if status == CompressStatus.ok else None
         spans = [document.spans[i] for i in kept]
         text = document.text or ""
+        answers = [part.answer.text for part in document.asked.parts if part.answer] if document.asked else []
         return {
             "doc_id": document.doc_id,
             "status": str(status),
@@ -235,44 +238,29 @@ class Compress:
                 {"start": s.start, "end": s.end, "score": None if scores is None else scores[i]}
                 for i, s in zip(kept, spans, strict=True)
             ],
-            "raw": document.answer.text if document.answer else "",
+            "raw": "\n".join(answers),
         }
 
     def _failures(self, row: _Row) -> list[Failure]:
         status = [self._kept(d)[0] for d in row.documents]
-        unread = [str(d.extraction.reason) for d in row.asked if d.answer and _unread(d)]
-        errors = [d.answer.error for d in row.asked if d.answer and d.answer.error]
-        unknown = [d.extraction.unknown for d in row.asked if d.extraction.unknown]
+        parts = [part for d in row.readable if d.asked for part in d.asked.parts]
+        unread = [str(part.extraction.reason) for part in parts if part.unread]
+        errors = [part.answer.error for part in parts if part.answer and part.answer.error]
+        unknown = sum(part.extraction.unknown for part in parts)
         failed = status.count(CompressStatus.error)
-        whole = f"of {len(row.documents)} documents, kept whole"
         found = []
         if unread:
             reasons = ", ".join(f"{reason} {unread.count(reason)}" for reason in sorted(set(unread)))
-            found.append(("unreadable", f"{len(unread)} {whole}: {reasons}"))
+            documents = status.count(CompressStatus.unreadable)
+            found.append(("unreadable", f"{documents} of {len(row.documents)} documents, kept whole: {reasons}"))
         if failed:
-            detail = f": e.g. {min(errors)}" if errors else ": the scorer gave no number"
-            all_failed = failed == len(row.asked)
-            found.append(("engine_error" if all_failed else "error", f"{failed} {whole}{detail}"))
+            reason = "engine_error" if failed == len(row.readable) else "error"
+            cause = f"e.g. {min(errors)}" if errors else "the scorer gave no number"
+            found.append((reason, f"{failed} of {len(row.documents)} documents, kept whole: {cause}"))
         if unknown:
-            found.append(("unknown_sentence", f"{sum(unknown)} numbers in {len(unknown)} documents, dropped"))
+            found.append(("unknown_sentence", f"numbers that no sentence has, dropped: {unknown}"))
         attempt = self._config.attempts if self._config.method == "llm" else 1
         return [
             Failure(query_id=row.query_id, stage=self.name, attempt=attempt, reason=reason, detail=detail)
             for reason, detail in found
         ]
-
-
-def _sentences(document: _Document) -> list[str]:
-    return [(document.text or "")[start:end] for start, end in document.spans]
-
-
-def _unread(document: _Document) -> bool:
-    """Whether it has no readable answer; a call that failed would fail again."""
-    answer = document.answer
-    return answer is None or (not answer.error and document.extraction.kept is None)
-
-
-def _prompt(row: _Row, document: _Document, *, sharper: bool) -> list[Message]:
-    return prompt.render(
-        request=row.request, sub_questions=row.sub_questions, sentences=_sentences(document), sharper=sharper
-    )

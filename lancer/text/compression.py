@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lancer.text.sentences import Span
 
@@ -19,3 +19,23 @@ def best_sentences(scores: Sequence[float], *, limit: int, threshold: float) -> 
 def joined(text: str, spans: Sequence[Span]) -> str:
     """The text of some spans, in their order, a blank between two."""
     return " ".join(text[start:end] for start, end in spans)
+
+
+def runs(n: int, fits: Callable[[range], bool]) -> list[range]:
+    """0 to n - 1 in runs, each as long as fits; what does not even fit alone is a run of its own.
+
+    What is a part of a run that fits must fit too.
+    """
+    found = []
+    start = 0
+    while start < n:
+        stop, most = start + 1, n
+        while stop < most:
+            middle = (stop + most + 1) // 2
+            if fits(range(start, middle)):
+                stop = middle
+            else:
+                most = middle - 1
+        found.append(range(start, stop))
+        start = stop
+    return found

@@ -24,16 +24,16 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
 from lancer.engines.protocols import Block
 from lancer.evaluation.alpha_ndcg import alpha_ndcg
+from lancer.evaluation.calibration import apply_knots, auc, fit_isotonic
 from lancer.formats.runs import read_run
 from lancer.schema import Scale
 from lancer.selection import CoverageMatrix, Selector, parse_selector
@@ -52,10 +52,10 @@ ROUND = 64
 RESAMPLES = 10_000
 
 TOPS = (None, 10, 12, 15, 20, 25, 30, 40, 50, 70)
-LOWS = (None, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9)  # quantiles of the training folds' probabilities
-HIGHS = (1.0, 0.97)
-SLACKS = (0.05, 0.1, 0.2, 0.3)
-FINALISTS = 12  # settings per bound that are also tried lazily: that takes a thousand times as long
+LOWS = (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
+HIGHS = (1.0, 0.75)
+SLACKS = (0.1, 0.2)
+FINALISTS = 6  # settings per bound that are also tried lazily: that takes a hundred times as long
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,10 +90,10 @@ class Query:
 
 @dataclass(frozen=True)
 class Setting:
-    """One cascade; `low` and `high` are quantiles."""
+    """One cascade: `judge.only`, and which map from probability to rating."""
 
     top: int | None
-    low: float | None
+    low: float
     high: float
     calibrated: bool
     lazily: bool = False
@@ -101,50 +101,48 @@ class Setting:
 
     @property
     def kind(self) -> str:
-        parts = ("top_documents" if self.top else "", "uncertain" if self.low or self.high < 1 else "")
+        parts = ("top_documents" if self.top else "", "uncertain" if self.band else "")
         lazily = "" if not self.lazily else "until" if self.slack is None else "until(slack)"
         return " + ".join(part for part in (*parts, lazily) if part)
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        return (self.low, self.high) if self.low > 0 or self.high < 1 else None
+
+    def only(self, selector: str) -> JudgeOnly:
+        """As in a config."""
+        until = Until(selector=selector, k=K, round=ROUND, slack=self.slack) if self.lazily else None
+        return JudgeOnly(top_documents=self.top, uncertain=self.band, until=until)
+
+    def describe(self, selector: str) -> str:
+        return f"{self.only(selector)}; ratings by {'isotonic' if self.calibrated else '5 p'}"
 
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Training queries, and what is learnt from them: quantiles and the map from probability to rating."""
+    """Training queries, and the map from probability to rating that is learnt from them."""
 
     train: tuple[Query, ...]
 
     @cached_property
-    def pooled(self) -> FloatArray:
-        return np.sort(np.concatenate([q.probabilities.ravel() for q in self.train]))
-
-    @cached_property
     def calibration(self) -> RatingOf:
-        """Isotonic regression of the grade on the probability; straight lines between the blocks' centres."""
-        x = np.concatenate([q.probabilities.ravel() for q in self.train])
-        points, place = np.unique(x, return_inverse=True)
-        weights = np.bincount(place).astype(np.float64)
-        means = np.bincount(place, weights=np.concatenate([q.grades.ravel() for q in self.train])) / weights
-        fitted = isotonic_regression(means, weights=weights)
-        spans = list(itertools.pairwise(fitted.blocks))
-        centres = [float(np.average(points[a:b], weights=weights[a:b])) for a, b in spans]
-        values = [float(fitted.x[a]) for a, _ in spans]
-        return lambda p: np.interp(p, centres, values)
-
-    def only(self, setting: Setting, selector: str) -> JudgeOnly:
-        """As in a config."""
-        band = None
-        if setting.low is not None or setting.high < 1:
-            low = 0.0 if setting.low is None else float(np.quantile(self.pooled, setting.low))
-            high = 1.0 if setting.high == 1 else float(np.quantile(self.pooled, setting.high))
-            band = (round(low, 3), round(high, 3))
-        until = Until(selector=selector, k=K, round=ROUND, slack=setting.slack) if setting.lazily else None
-        return JudgeOnly(top_documents=setting.top, uncertain=band, until=until)
+        """As `lancer calibrate` fits it: isotonic regression of the grade."""
+        values = np.concatenate([q.probabilities.ravel() for q in self.train])
+        knots = fit_isotonic(values, np.concatenate([q.grades.ravel() for q in self.train]))
+        return lambda p: apply_knots(knots, p)
 
     def spend(self, query: Query, setting: Setting, selector: str) -> tuple[float, float]:
         """(saved, lost) of one query."""
-        rating_of = self.calibration if setting.calibrated else linear
-        calls, ratings = judged(query, self.only(setting, selector), rating_of)
-        order = parse_selector(selector).order(CoverageMatrix(ratings, Scale.rating))
-        return 1 - calls / ratings.size, query.full[selector] - query.ndcg(order.tolist())
+        if not setting.calibrated:
+            return _spend(query, setting, selector, linear)
+        return _spend(query, setting, selector, self.calibration)
+
+
+@cache  # without a calibration the same in all folds
+def _spend(query: Query, setting: Setting, selector: str, rating_of: RatingOf) -> tuple[float, float]:
+    calls, ratings = judged(query, setting.only(selector), rating_of)
+    order = parse_selector(selector).order(CoverageMatrix(ratings, Scale.rating))
+    return 1 - calls / ratings.size, query.full[selector] - query.ndcg(order.tolist())
 
 
 def judged(query: Query, only: JudgeOnly, rating_of: RatingOf) -> tuple[int, FloatArray]:
@@ -222,7 +220,7 @@ def spend_all(fold: Fold, queries: Sequence[Query], settings: Iterable[Setting],
 def search(fold: Fold, selector: str) -> Spent:
     """What the settings spend on the training queries: all at once, the best of them lazily as well."""
     grid = itertools.product(TOPS, LOWS, HIGHS, (False, True))
-    settings = [Setting(*s) for s in grid if s[0] is not None or s[1] is not None or s[2] < 1]
+    settings = [s for s in itertools.starmap(Setting, grid) if s.kind]
     spent = spend_all(fold, fold.train, settings, selector)
     finalists: dict[Setting, None] = {}
     for bound in BOUNDS:
@@ -230,7 +228,7 @@ def search(fold: Fold, selector: str) -> Spent:
         finalists |= dict.fromkeys(within[:FINALISTS])
     slacks: list[float | None] = [None, *SLACKS]
     lazily = [Setting(s.top, s.low, s.high, s.calibrated, True, slack) for s in finalists for slack in slacks]
-    lazily += [Setting(None, None, 1.0, calibrated, True, s) for calibrated in (False, True) for s in slacks]
+    lazily += [Setting(None, 0.0, 1.0, calibrated, True, s) for calibrated in (False, True) for s in slacks]
     return spent | spend_all(fold, fold.train, dict.fromkeys(lazily), selector)
 
 
@@ -266,9 +264,8 @@ def curve(queries: Sequence[Query], selector: str) -> dict[str, Any]:
                 nothing if setting is None else np.array([fold.spend(q, setting, selector) for q in test])
             )
             if kind is None:
-                picks[bound].append("everything" if setting is None else describe(fold, setting, selector))
-    everything = Fold(tuple(queries))
-    spent = search(everything, selector)
+                picks[bound].append("everything" if setting is None else setting.describe(selector))
+    spent = search(Fold(tuple(queries)), selector)
     chosen = best(spent, 0.01)
     assert chosen is not None
     return {
@@ -276,7 +273,7 @@ def curve(queries: Sequence[Query], selector: str) -> dict[str, Any]:
         "curve": {str(b): figures(held[b, None]) | {"picked": Counter(picks[b]).most_common()} for b in BOUNDS},
         "kinds": {kind: figures(held[0.01, kind]) for kind in kinds},
         "chosen": {
-            "setting": describe(everything, chosen, selector),
+            "setting": chosen.describe(selector),
             "saved": saved(spent[chosen]),
             "lost": lost(spent[chosen]),
         },
@@ -286,7 +283,7 @@ def curve(queries: Sequence[Query], selector: str) -> dict[str, Any]:
 def _kinds() -> list[Setting]:
     return [
         Setting(top, low, 1.0, False, lazily, slack)
-        for top, low in itertools.product((None, 10), (None, 0.5))
+        for top, low in itertools.product((None, 10), (0.0, 0.5))
         for lazily, slack in ((False, None), (True, None), (True, 0.1))
         if top or low or lazily
     ]
@@ -303,11 +300,6 @@ def figures(held: Sequence[FloatArray]) -> dict[str, Any]:
     }
 
 
-def describe(fold: Fold, setting: Setting, selector: str) -> str:
-    rule = "isotonic" if setting.calibrated else "5 p"
-    return f"{fold.only(setting, selector)}; ratings by {rule}"
-
-
 def measure(queries: Sequence[Query]) -> dict[str, Any]:
     """All figures, by selector."""
     probabilities = np.concatenate([q.probabilities.ravel() for q in queries])
@@ -319,14 +311,6 @@ def measure(queries: Sequence[Query]) -> dict[str, Any]:
             spec: {"exact": exact(queries, parse_selector(spec))} | curve(queries, spec) for spec in SELECTORS
         },
     }
-
-
-def auc(values: FloatArray, positive: BoolArray) -> float:
-    """Of the estimator at grade >= 4."""
-    from scipy.stats import rankdata
-
-    wins = int(positive.sum())
-    return float((rankdata(values)[positive].sum() - wins * (wins + 1) / 2) / (wins * (len(values) - wins)))
 
 
 def main() -> None:

@@ -38,6 +38,7 @@ corpus: {data}/docs.jsonl.gz
 retrieve: {{source: run, run: {data}/first_stage.run}}
 rerank: {{method: listwise, engine: recorded, one_by_one: true}}
 shard_queries: {len(first)}
+ray: {{workers: 1}}
 engines:
   recorded: {{kind: replay, path: {tmp_path}/answers.jsonl, order: recorded, strict: true}}
 """

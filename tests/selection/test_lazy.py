@@ -161,5 +161,5 @@ def test_other_selectors_are_refused(name: str) -> None:
 @pytest.mark.parametrize("spec", ["greedy-sum(tau=1,budget=100)", "greedy-coverage(tau=3,rest=second)"])
 def test_what_lazy_judging_has_not_is_refused(spec: str) -> None:
     cells = np.zeros((2, 2))
-    with pytest.raises(UsageError, match="token_counts|second_order"):
+    with pytest.raises(UsageError, match=r"token_counts|second_order"):
         Lazy(parse_selector(spec), 1, cells, cells, cells, scale=Scale.rating)

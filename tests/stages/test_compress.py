@@ -31,13 +31,14 @@ SCORES = {
 }
 
 
-def batch(stage: Compress, *orders: list[str], questions: tuple[str, ...] = ()) -> pa.Table:
+def batch(stage: Compress, *orders: list[str], questions: tuple[str, ...] = (), kept: int = 9) -> pa.Table:
     rows = [
         {
             "query_id": f"q{i}",
             "text": "about dams",
             "candidates": [{"doc_id": d, "score": 0.0, "has_text": True} for d in sorted(doc_ids)],
             "sub_questions": [{"id": str(j), "text": q} for j, q in enumerate(questions, start=1)],
+            "order.mmr": {"doc_ids": ["d2", "d3", "d1"], "scores": [], "kept": kept, "raw": []},
             "rankings": [
                 {"selector": s, "doc_ids": d, "covers": [[] for _ in d], "uncovered": []}
                 for s, d in (("max", doc_ids), ("sum(tau=0)", doc_ids[::-1]))
@@ -48,8 +49,8 @@ def batch(stage: Compress, *orders: list[str], questions: tuple[str, ...] = ()) 
     return pa.Table.from_pylist(rows, schema=pa.schema([schema.QUERY_ID, *stage.reads]))
 
 
-def stage_of(order: pa.Field = schema.RANKINGS, **settings: Any) -> Compress:
-    return Compress(CompressConfig(**settings), order)
+def stage_of(*, selected: bool = True, order: str | None = None, **settings: Any) -> Compress:
+    return Compress(CompressConfig(**settings), selected=selected, order=order)
 
 
 def compressed(stage: Compress, table: pa.Table, engines: Engines) -> tuple[list[list[dict[str, Any]]], StageOutput]:
@@ -74,13 +75,20 @@ def test_the_best_sentences_stay_in_their_order_with_their_places() -> None:
     assert not output.failures
 
 
-def test_only_the_top_of_the_first_selector_is_compressed_or_of_the_first_stage() -> None:
+def test_only_the_top_is_compressed_of_the_first_selector_or_the_first_stage() -> None:
     stage = stage_of(depth=2)
     ((*chosen,),), _ = compressed(stage, batch(stage, ["d3", "d2", "d1"]), scorer())
     assert [d["doc_id"] for d in chosen] == ["d3", "d2"]
-    stage = stage_of(schema.CANDIDATES, depth=2)
+    stage = stage_of(selected=False, depth=2)
     ((*chosen,),), _ = compressed(stage, batch(stage, ["d3", "d2", "d1"]), scorer())
     assert [d["doc_id"] for d in chosen] == ["d1", "d2"]
+
+
+@pytest.mark.parametrize(("selected", "chosen"), [(True, ["d3", "d2"]), (False, ["d2", "d3"])])
+def test_what_reranking_did_not_keep_is_not_compressed(selected: bool, chosen: list[str]) -> None:
+    stage = stage_of(selected=selected, order="mmr")
+    ((*found,),), _ = compressed(stage, batch(stage, ["d3", "d2", "d1"], kept=2), scorer())
+    assert [d["doc_id"] for d in found] == chosen
 
 
 @pytest.mark.parametrize(
@@ -142,7 +150,7 @@ def test_an_llm_names_sentences_and_what_it_says_wrongly_is_dropped_or_asked_aga
     assert [(r.attempt, r.calls) for r in output.ledger] == [(1, 3), (2, 1)]
     assert [(f.reason, f.detail) for f in output.failures] == [
         ("error", "1 of 3 documents, kept whole: e.g. the prompt is too long"),
-        ("unknown_sentence", "1 numbers in 1 documents, dropped"),
+        ("unknown_sentence", "numbers that no sentence has, dropped: 1"),
     ]
 
 
@@ -169,7 +177,7 @@ def test_only_the_settings_of_the_method_are_part_of_its_identity() -> None:
     assert stage_of(max_tokens=9, engine="other").identity() == plain
     assert stage_of(threshold=0.5).identity() != plain
     assert stage_of(questions="both").identity() != plain
-    assert stage_of(schema.CANDIDATES).identity() != plain
+    assert stage_of(selected=False).identity() != plain
     extraction = stage_of(method="llm").identity()
     assert stage_of(method="llm", sentences=9).identity() == extraction
     assert stage_of(method="llm", structured=False).identity() != extraction

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancer.text.compression import best_sentences, joined
+from lancer.text.compression import best_sentences, joined, runs
 from lancer.text.sentences import Span, sentence_spans
 
 
@@ -32,3 +32,15 @@ def test_joined() -> None:
     assert joined(text, [spans[0], spans[2]]) == "One is here. Three."
     assert joined(text, [Span(0, 3)]) == "One"
     assert joined(text, []) == ""
+
+
+@given(st.lists(st.integers(1, 12), max_size=20))
+def test_runs_hold_everything_in_order_and_are_as_long_as_fits(sizes: list[int]) -> None:
+    def size(run: range) -> int:
+        return sum(sizes[i] for i in run)
+
+    found = runs(len(sizes), lambda run: size(run) <= 10)
+    assert [i for run in found for i in run] == list(range(len(sizes)))
+    assert all(size(run) <= 10 or len(run) == 1 for run in found)
+    for run in found[:-1]:
+        assert size(run) + sizes[run.stop] > 10
