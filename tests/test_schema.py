@@ -22,6 +22,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     "judge": pa.schema(Judge(JudgeConfig()).adds),
     "likelihood": pa.schema(Judge(JudgeConfig(readout="likelihood")).adds),
     "estimate": pa.schema([schema.PROBABILITIES, schema.PROBABILITY_STATUS]),
+    "compress": pa.schema([schema.COMPRESSED]),
+    "compressed": schema.COMPRESSED_SCHEMA,
     "select": pa.schema([schema.RANKINGS]),
 }
 

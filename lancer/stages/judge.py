@@ -8,6 +8,7 @@ cells that matter are asked (`lancer.stages.cascade`); the others keep the estim
 from __future__ import annotations
 
 from collections import Counter
+from importlib import metadata
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ from lancer.stages.readouts import Digit, Expected, Likelihood, Outcome, Readout
 from lancer.stages.records import Failure
 from lancer.stages.room import Room
 from lancer.storage import Storage
+from lancer.text import sentences
 
 
 class JudgeConfig(Closed):
@@ -142,7 +144,8 @@ class Judge:
 
     def identity(self) -> dict[str, Any]:
         """Sampling, prompt, reader and calibration."""
-        settings = self._config.model_dump(mode="json", exclude={"engine", "layout", "prompt", "calibration"})
+        own = self._config.model_dump(mode="json", exclude={"engine", "layout", "prompt", "calibration"})
+        settings = own | {"splitter": sentences.VERSION, "sentencex": metadata.version("sentencex")}
         settings |= {"pad_to_blocks": self._pad, "calibration": self.calibration and self.calibration.digest}
         if self._config.only is not None:
             settings["only"] |= {"calibration": self.estimates and self.estimates.digest}
