@@ -200,6 +200,11 @@ class Config(Closed):
             raise ValueError(
                 "`judge.only.calibration` maps the estimator's own probabilities: leave `estimate.calibration` out"
             )
+        if only.until is not None and self.rerank:
+            raise ValueError(
+                "`judge.only.until` breaks ties in first-stage order, selection after `rerank` in the reranked one: "
+                "the top could differ; leave one of them out"
+            )
         selectors = self.select.selectors if self.select is not None else ()
         if only.until is not None and only.until.selector not in selectors:
             raise ValueError(

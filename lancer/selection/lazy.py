@@ -74,7 +74,8 @@ class Lazy:
         self._low, self._high = self._columns(low), self._columns(high)
         self._expected = self._columns(expected)
         # What lowers bounds: cells that are expected to be low; of those the ones of sub-questions that few documents
-        # answer, which later steps need too. On dl19-subquestions that saves one call in fifty.
+        # answer, which later steps need too. On dl19-subquestions with MiniLM the second half of that takes the share
+        # asked in rounds of 32 from .801 to .795 for greedy-coverage(4), from .798 to .790 for greedy-alpha(.5, 4).
         unit = np.ascontiguousarray(expected.T / scale.maximum)
         self._unlikely = (1.0 - unit) * (1.0 - unit.mean(axis=1, keepdims=True)) ** 2 if unit.size else unit
         self._unknown: BoolArray = np.ascontiguousarray((low < high).T)

@@ -45,9 +45,10 @@ class Until(Closed):
 
     selector: Annotated[str, AfterValidator(_lazy_selector)]
     k: int = Field(10, ge=1)
-    # Cells per query and round. The engine has up to this many calls of every query of a shard at once, and waits at
-    # the end of each round; the larger, the more cells that the answers of their own round make needless.
-    round: int = Field(64, ge=1)
+    # Cells per query and round. The engine has up to this many calls of every query of a shard at once and waits at the
+    # end of each round; the larger, the more cells that the answers of their own round make needless: on
+    # dl19-subquestions greedy-coverage(tau=4) saves .24 of the calls at 1, .21 at 32, .18 at 64, .11 at 256.
+    round: int = Field(32, ge=1)
     slack: float | None = Field(None, ge=0, le=1)  # in probability
 
 
