@@ -17,6 +17,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "ledger": schema.LEDGER_SCHEMA,
     "failures": schema.FAILURE_SCHEMA,
     "retrieve": pa.schema([schema.CANDIDATES]),
+    "rerank": pa.schema([schema.order_field("name")]),
     "decompose": pa.schema([schema.SUB_QUESTIONS, schema.DECOMPOSE_STATUS, schema.DECOMPOSE_RAW]),
     "judge": pa.schema([schema.RATINGS, schema.RATING_STATUS, schema.RATING_RAW]),
     "estimate": pa.schema([schema.PROBABILITIES, schema.PROBABILITY_STATUS]),
