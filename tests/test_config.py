@@ -59,7 +59,11 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
         ('    model: "embedded:minilm"', "    modell: m", "unknown key 'engines.scorer.modell'; did you mean 'model'?"),
         ("depth: 10", "depth: 0", "config.yaml:4: retrieve.depth: Input should be greater than or equal to 1; found 0"),
         ("depth: 10", "depth: ten", "retrieve.depth"),
-        ("source: bm25", "source: bm52", "config.yaml:4: retrieve.source: Input should be 'bm25', 'dense', 'rrf', 'run' or 'requests'"),
+        (
+            "source: bm25",
+            "source: bm52",
+            "config.yaml:4: retrieve.source: Input should be 'bm25', 'dense', 'rrf', 'run' or 'requests'",
+        ),
         ("output: runs/x\n", "", "key 'output' is missing"),
         ("sum(tau=0)", "smu(tau=0)", "did you mean 'sum'?"),
         ("sum(tau=0)", "sum(tau=abc)", "abc"),
