@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import random
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,6 +72,15 @@ class DocumentStore:
         )
         found = {doc_id: _join(title, text) for doc_id, title, text in rows}
         return [found.get(doc_id) for doc_id in doc_ids]
+
+    def sample(self, count: int, seed: int) -> list[str]:
+        """Ids of so many documents, drawn without replacement; all of them where there are fewer."""
+        rows = random.Random(seed).sample(range(1, self._count + 1), min(count, self._count))
+        found = self._connection().execute(
+            "SELECT doc_id FROM documents WHERE rowid IN (SELECT value FROM json_each(?)) ORDER BY rowid",
+            (json.dumps(rows),),
+        )
+        return [doc_id for (doc_id,) in found]
 
     def items(self, first: str = "", before: str | None = None) -> Iterator[tuple[str, str]]:
         """(doc_id, text) of every document that has text, by doc_id in the order of its UTF-8 bytes.

@@ -91,7 +91,8 @@ class Hit:
 class EngineClock:
     """Seconds of one engine by its own timestamps, and what it has done so far.
 
-    The three kinds of time add up to the engine's age; idle = ready with nothing to do.
+    The three kinds of time add up to the engine's age; idle = ready with nothing to do. `tokens` are those of prompts
+    and outputs; which of them were cached, and which are output, says what they cost.
     """
 
     startup_s: float
@@ -99,6 +100,8 @@ class EngineClock:
     idle_s: float
     calls: int
     tokens: int
+    cached_tokens: int = 0
+    output_tokens: int = 0
 
 
 class TextEngine(Protocol):

@@ -29,6 +29,8 @@ from lancer.stages.records import QUERY_REASONS
 
 log = logging.getLogger(__name__)
 
+_NOT_TRIED = (CellStatus.no_text, CellStatus.not_kept, CellStatus.estimated)  # cells that a stage had no call for
+
 MADE_FROM = b"lancer.made_from"  # in a part's metadata: a digest of the columns that its stage read
 
 
@@ -44,6 +46,7 @@ class StageReport:
     failed_queries: int = 0
     cells: int = 0
     failed_cells: int = 0
+    cut_documents: int = 0
     calls: int = 0
     reused_calls: int = 0
     pairs: int = 0
@@ -130,11 +133,14 @@ def report_of(stage: PlannedStage, part: pa.Table, *, reused: bool, seconds: flo
         for entry in entries:
             for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
                 setattr(report, name, getattr(report, name) + entry[name])
+    if schema.CUT_CHARACTERS.name in part.column_names:
+        cut = pc.list_flatten(part[schema.CUT_CHARACTERS.name])
+        report.cut_documents = pc.sum(pc.greater(cut, 0)).as_py() or 0
     for name in ("rating_status", "probability_status"):
         if name in part.column_names:
             cells = pc.list_flatten(pc.list_flatten(part[name]))
             counts = {c["values"]: c["counts"] for c in pc.value_counts(cells).to_pylist()}
-            report.cells = sum(n for status, n in counts.items() if status != CellStatus.no_text)
+            report.cells = sum(n for status, n in counts.items() if status not in _NOT_TRIED)
             report.failed_cells = sum(counts.get(str(s), 0) for s in (CellStatus.unreadable, CellStatus.error))
     return report
 
@@ -146,25 +152,28 @@ def _extend(table: pa.Table, name: str, new: pa.ChunkedArray) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, pa.array(both, new.type))
 
 
-def final_tables(table: pa.Table, scale: Scale) -> dict[str, pa.Table]:
-    """The final tables of one shard, by their names in the run folder."""
+def final_tables(table: pa.Table, scale: Scale, orders: Sequence[str] = ()) -> dict[str, pa.Table]:
+    """The final tables of one shard, by their names in the run folder. `orders`: those that reranking made."""
     rows = table.to_pylist()
-    return {
-        "ranking.parquet": pa.Table.from_pylist(list(_ranking(rows)), schema=schema.RANKING_SCHEMA),
+    tables = {
+        "ranking.parquet": pa.Table.from_pylist(list(_ranking(rows, orders)), schema=schema.RANKING_SCHEMA),
         "coverage.parquet": pa.Table.from_pylist(list(_coverage(rows, scale)), schema=schema.COVERAGE_SCHEMA),
         "ledger.parquet": pa.Table.from_pylist(_records(rows, "ledger"), schema=schema.LEDGER_SCHEMA),
         "failures.parquet": pa.Table.from_pylist(_records(rows, "failures"), schema=schema.FAILURE_SCHEMA),
     }
+    if schema.COMPRESSED.name in table.column_names:
+        tables["compressed.parquet"] = pa.Table.from_pylist(list(_compressed(rows)), schema=schema.COMPRESSED_SCHEMA)
+    return tables
 
 
 def _records(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [record for row in rows for record in row[name]]
 
 
-def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _ranking(rows: Sequence[dict[str, Any]], orders: Sequence[str]) -> Iterator[dict[str, Any]]:
     for row in rows:
         first = {c["doc_id"]: rank for rank, c in enumerate(row["candidates"], start=1)}
-        for ranking in row.get("rankings") or [_first_stage(row)]:
+        for ranking in _rankings(row, orders):
             doc_ids = ranking["doc_ids"]
             scores = scores_for(len(doc_ids))
             for rank, (doc_id, score, covers) in enumerate(
@@ -178,29 +187,49 @@ def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                     "score": score,
                     "first_stage_rank": first[doc_id],
                     "covers": covers,
+                    "kept": doc_id in ranking["kept"],
                 }
 
 
-def _first_stage(row: dict[str, Any]) -> dict[str, Any]:
+def _rankings(row: dict[str, Any], orders: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The named orders, then the selectors' rankings, or what there is without selectors; each with what was kept."""
     doc_ids = [c["doc_id"] for c in row["candidates"]]
-    return {"selector": schema.FIRST_STAGE, "doc_ids": doc_ids, "covers": [[] for _ in doc_ids]}
+    kept = set(doc_ids)
+    last = schema.FIRST_STAGE
+    for name in orders:
+        order = row[schema.order_field(name).name]
+        doc_ids, last = order["doc_ids"], schema.RERANK
+        kept = set(doc_ids[: order["kept"]])
+        yield {"selector": f"{schema.RERANK}.{name}", "doc_ids": doc_ids, "covers": [[]] * len(doc_ids), "kept": kept}
+    alone = {"selector": last, "doc_ids": doc_ids, "covers": [[]] * len(doc_ids)}
+    for ranking in row.get("rankings") or [alone]:
+        yield ranking | {"kept": kept}
+
+
+def _compressed(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        for rank, document in enumerate(row[schema.COMPRESSED.name], start=1):
+            yield {"query_id": row["query_id"], "rank": rank, **document}
 
 
 def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
-    rated = scale is Scale.rating
-    value_name, status_name = ("ratings", "rating_status") if rated else ("probabilities", "probability_status")
+    fields = schema.MATRIX[scale]
     for row in rows:
+        cut = row.get(schema.CUT_CHARACTERS.name)
+        ratings, probabilities = row.get(schema.RATINGS.name), row.get(schema.PROBABILITIES.name)  # a cascade has both
         for i, candidate in enumerate(row["candidates"]):
             for j, sub_question in enumerate(row.get("sub_questions", ())):
-                value = row[value_name][i][j]
+                if row[fields.status.name][i][j] == CellStatus.not_kept:
+                    continue
                 yield {
                     "query_id": row["query_id"],
                     "doc_id": candidate["doc_id"],
                     "first_stage_rank": i + 1,
                     "sub_question_id": sub_question["id"],
                     "sub_question": sub_question["text"],
-                    "rating": value if rated else None,
-                    "probability": None if rated else value,
-                    "status": row[status_name][i][j] or str(CellStatus.error),
-                    "raw": row["rating_raw"][i][j] if rated else "",
+                    "rating": ratings[i][j] if ratings else None,
+                    "probability": probabilities[i][j] if probabilities else None,
+                    "status": row[fields.status.name][i][j] or str(CellStatus.error),
+                    "raw": row[fields.raw.name][i][j] if fields.raw.name in row else "",
+                    "cut_characters": cut[i] if cut else None,
                 }

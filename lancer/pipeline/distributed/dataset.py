@@ -25,7 +25,7 @@ from lancer.pipeline.finish import final_name
 from lancer.pipeline.journal import Journal
 from lancer.pipeline.plan import Plan, PlannedStage, Shard
 from lancer.pipeline.resume import Work, calls_folder, journal_files
-from lancer.pipeline.store import TABLES, RunStore
+from lancer.pipeline.store import RunStore, tables_of
 from lancer.schema import Scale
 
 
@@ -42,6 +42,7 @@ class _Carrier:
     folders: dict[str, str]  # of journals, by engine
     engines: PooledEngines
     scale: Scale
+    orders: tuple[str, ...]  # that reranking makes
     attempts: int
 
     def stage(self, number: int, table: pa.Table) -> pa.Table:
@@ -73,11 +74,11 @@ class _Carrier:
     def finish(self, table: pa.Table) -> pa.Table:
         """Commits the shard's final tables; gives one row with the reports."""
         shard = table["shard"][0].as_py()
-        names = {folder: self.store.uri(folder, self.names[shard]) for folder in TABLES}
+        names = {folder: self.store.uri(folder, self.names[shard]) for folder in tables_of(self.stages)}
         for name in names.values():
             for uri in self.store.find(name):
                 self.store.storage.delete(uri)  # what this replaces; an interruption here leaves the shard unfinished
-        for folder, content in final_tables(table, self.scale).items():
+        for folder, content in final_tables(table, self.scale, self.orders).items():
             self.store.write_table(names[folder], content)
         reports = [json.loads(table[f"report:{s.name}"][0].as_py()) for s in self.stages]
         return _result(queries=table.num_rows, reports=json.dumps(reports))
@@ -144,7 +145,8 @@ def build_dataset(
         journals=journal_files(plan, store, work),
         folders={name: calls_folder(plan, store, name) for name in plan.engines},
         engines=engines,
-        scale=plan.config.scale,
+        scale=plan.scale,
+        orders=tuple(step.order_name for step in plan.config.rerank),
         attempts=plan.config.limits.attempts,
     )
     shared = ray.put(carrier)
