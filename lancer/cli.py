@@ -7,10 +7,11 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import lancer
-from lancer.errors import LancerError, UsageError
+from lancer.errors import LancerError, PlanError, UsageError
 
 INTERRUPTED = 130
 DEFAULT_MEASURES = "alpha_nDCG@10 StRecall@10 nDCG@10"
@@ -58,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = _command(commands, "plan", "show stages, columns, engines and the hardware they need", _plan)
     _config_arguments(plan)
+    plan.add_argument(
+        "--estimate", action="store_true", help="forecast calls, tokens, money and time; kept in `output`"
+    )
+    plan.add_argument("--sample", type=_count, metavar="N", help="queries that the forecast looks at (default 8)")
+    plan.add_argument("--rates", metavar="RUN", help="folder of an earlier run that tells how fast the engines are")
 
     validate = _command(commands, "validate", "check a config and its inputs without loading a model", _validate)
     _config_arguments(validate)
@@ -82,6 +88,19 @@ def _parser() -> argparse.ArgumentParser:
     select.add_argument("--second-order", metavar="RUN", help="for ties=second and rest=second")
     select.add_argument("--token-counts", metavar="FILE", help="doc_id<TAB>count lines, for budget")
     select.add_argument("--explain", metavar="FILE", help="JSON Lines: what each document newly covers")
+
+    calibrate = _command(commands, "calibrate", "fit a run's values to graded labels, and find a tau", _calibrate)
+    calibrate.add_argument("--matrix", required=True, metavar="PATH", help="a run folder, or its coverage.parquet")
+    calibrate.add_argument("--qrels", required=True, metavar="FILE", help="grades; sub-question ids in column 2")
+    calibrate.add_argument("--output", required=True, metavar="FILE", help="the calibration, for judge or estimate")
+    development = calibrate.add_mutually_exclusive_group(required=True)
+    development.add_argument("--queries", metavar="FILE", help="ids of the development queries, one per line")
+    development.add_argument("--share", type=float, metavar="F", help="the development queries: this share, by hash")
+    calibrate.add_argument("--target", default="probability", choices=("probability", "grade"))
+    calibrate.add_argument("--rel", type=int, default=4, metavar="N", help="grade that counts as answered (default 4)")
+    calibrate.add_argument("--selector", metavar="SPEC", help="find its best tau (default: the best F1 of cells)")
+    calibrate.add_argument("--measure", metavar="NAME", help="of its rankings (default alpha_nDCG(rel=N)@10)")
+    calibrate.add_argument("--print", dest="form", default="text", choices=("text", "json"), help="how to print")
 
     evaluate = _command(commands, "evaluate", "score runs against judgments, or answers by their nuggets", _evaluate)
     evaluate.add_argument("--run", nargs="+", default=[], metavar="RUN", help="run files or run folders")
@@ -150,6 +169,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a number from 1")
+    return int(text)
+
+
 def _output_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", dest="form", default="text", choices=("text", "json"), help="how to print")
 
@@ -174,11 +199,36 @@ def _plan(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.describe import describe, plan_run
     from lancer.pipeline.summary import wide_console
 
+    if getattr(arguments, "estimate", False):
+        return _estimate(arguments)
+    if getattr(arguments, "sample", None) or getattr(arguments, "rates", None):
+        raise UsageError("--sample and --rates are about --estimate")
     plan = plan_run(arguments.config, arguments.overrides)
     if arguments.form == "json":
         _print_json(describe(plan).as_dict())
     else:
         wide_console().print(describe(plan).render())
+    return 0
+
+
+def _estimate(arguments: argparse.Namespace) -> int:
+    from lancer.pipeline.describe import describe, plan_run
+    from lancer.pipeline.estimating import SAMPLE, estimate_run, over_budget
+    from lancer.pipeline.estimating_tables import render_forecast
+    from lancer.pipeline.summary import wide_console
+
+    plan = plan_run(arguments.config, arguments.overrides)
+    sample = min(arguments.sample or SAMPLE, plan.inputs.table.num_rows)
+    _say(f"counting what {sample} queries would ask")
+    found = estimate_run(plan, sample=sample, rates=arguments.rates)
+    if arguments.form == "json":
+        _print_json(describe(plan).as_dict() | {"estimate": found.as_dict()})
+    else:
+        wide_console().print(describe(plan).render())
+        wide_console().print(render_forecast(found, plan.config.limits))
+    over = over_budget(plan.config.limits, found)
+    if over:
+        raise PlanError(f"the run is forecast to take {' and '.join(over)}: raise the limit, or ask for less")
     return 0
 
 
@@ -226,15 +276,21 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _cost(arguments: argparse.Namespace) -> int:
-    from lancer.pipeline.cost import read_cost
+    from lancer.pipeline.cost import cost_of
     from lancer.pipeline.cost_tables import render_cost
+    from lancer.pipeline.estimating_tables import comparison_table
+    from lancer.pipeline.folder import open_run
+    from lancer.pipeline.foretold import compare_kept
     from lancer.pipeline.summary import wide_console
 
-    cost = read_cost(arguments.run, arguments.endpoint)
+    run = open_run(arguments.run, arguments.endpoint)
+    cost, foretold = cost_of(run), compare_kept(run)
     if arguments.form == "json":
-        _print_json(cost.as_dict())
-    else:
-        wide_console().print(render_cost(cost))
+        _print_json(cost.as_dict() | {"foretold": [asdict(row) for row in foretold]})
+        return 0
+    wide_console().print(render_cost(cost))
+    if foretold:
+        wide_console().print(comparison_table(foretold))
     return 0
 
 
@@ -256,6 +312,29 @@ def _select(arguments: argparse.Namespace) -> int:
         _say(f"note: cells without a value, counted 0: {result.missing}")
     for spec, path in result.files.items():
         sys.stdout.write(f"{spec}: {result.queries} queries in {path}\n")
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from lancer.pipeline.calibrate import calibrate
+    from lancer.pipeline.calibrate_tables import render
+    from lancer.pipeline.summary import wide_console
+
+    result = calibrate(
+        arguments.matrix,
+        arguments.qrels,
+        arguments.output,
+        rel=arguments.rel,
+        target=arguments.target,
+        queries=arguments.queries,
+        share=arguments.share,
+        selector=arguments.selector,
+        measure=arguments.measure,
+    )
+    if arguments.form == "json":
+        _print_json(result.as_dict())
+    else:
+        wide_console().print(render(result))
     return 0
 
 

@@ -14,10 +14,13 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from lancer.closed import Closed
+from lancer.engines.http_engine import HttpConfig
+from lancer.engines.replay import ReplayConfig
 from lancer.engines.table import ROLES, EngineConfig, Role
+from lancer.engines.tokenizers import has_tokenizer
 from lancer.errors import InputError, UsageError, nearest
 from lancer.evaluation.measures import parse_measures
-from lancer.reranking.base import ByScorer
+from lancer.reranking.base import ByModel, ByScorer
 from lancer.reranking.table import RerankConfig
 from lancer.stages.compress import CompressConfig
 from lancer.stages.decompose import DecomposeConfig
@@ -40,7 +43,13 @@ class RayConfig(Closed):
 
 
 class LimitsConfig(Closed):
-    """When a run ends before its end. Shares are of all queries, and of all cells judged or estimated so far."""
+    """When a run ends before its end. Shares are of all queries, and of all cells judged or estimated so far.
+
+    `usd` and `hours` are the budget of the run, over all its sessions.
+    """
+
+    usd: float | None = Field(None, gt=0)  # by `prices`
+    hours: float | None = Field(None, gt=0)  # of the wall clock, while somebody carries it out
 
     failed_queries: float = Field(0.1, ge=0, le=1)
     failed_cells: float = Field(0.1, ge=0, le=1)
@@ -98,8 +107,7 @@ class Config(Closed):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        if self.judge is not None and self.estimate is not None:
-            raise ValueError("`judge` and `estimate` both make the coverage matrix; set one to null")
+        self._check_cascade()
         steps = {"decompose": self.decompose, "judge or estimate": self.judge or self.estimate, "select": self.select}
         missing = [name for name, step in steps.items() if step is None]
         if 0 < len(missing) < len(steps):
@@ -114,17 +122,43 @@ class Config(Closed):
         for name in self.prices:
             if name not in self.engines:
                 raise ValueError(f"`prices` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines))
+        if self.limits.usd is not None and not self.prices:
+            raise ValueError("`limits.usd` needs `prices`: without them nothing costs anything")
         for field, name, role in self._uses():
             if name not in self.engines:
                 raise ValueError(
                     f"`{field}` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines)
                 )
-            if ROLES[self.engines[name].kind] != role:
-                kinds = ", ".join(kind for kind, r in ROLES.items() if r == role)
+            if role not in ROLES[self.engines[name].kind]:
+                kinds = ", ".join(kind for kind, roles in ROLES.items() if role in roles)
                 raise ValueError(
                     f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}"
                 )
+        self._check_judge()
+        dense = self.retrieve.dense
+        if dense is not None and getattr(self.engines[dense], "embeddings", None) is None:
+            raise ValueError(
+                f"`retrieve` searches with engine {dense!r}, which keeps no `embeddings` of the corpus; "
+                "`cache` keeps them in this machine's cache folder"
+            )
         return self
+
+    def _check_judge(self) -> None:
+        """What the judge's engine must be able to do."""
+        if self.judge is None:
+            return
+        name = self.judge.engine
+        engine = self.engines[name]
+        if self.judge.readout == "likelihood" and isinstance(engine, HttpConfig):
+            raise ValueError(
+                f"`judge.readout` 'likelihood' scores prompts, which engine {name!r} of kind 'http' cannot: chat "
+                "completions have no log-probabilities of a prompt; use kind 'vllm'"
+            )
+        if self.judge.max_document_tokens is not None and not has_tokenizer(engine):
+            raise ValueError(
+                f"`judge.max_document_tokens` counts tokens, and engine {name!r} of kind {engine.kind!r} has no "
+                "tokenizer here" + ("; set its `tokenizer`" if isinstance(engine, HttpConfig) else "")
+            )
 
     def _check_orders(self) -> None:
         names = [step.order_name for step in self.rerank]
@@ -134,6 +168,12 @@ class Config(Closed):
             raise ValueError(f"`rerank` has a step called {min(taken)!r}, as a selector is; give it another `name`")
         for step in self.rerank:
             engine = self.engines.get(step.engine)
+            recorded = isinstance(engine, ReplayConfig) and engine.order == "recorded"
+            if recorded and isinstance(step, ByModel) and not (step.one_by_one and self.ray.workers == 1):
+                raise ValueError(
+                    f"`rerank` engine {step.engine!r} answers in recorded order: it needs `one_by_one: true` in the "
+                    "step and `ray.workers: 1`, so that queries are asked one after another"
+                )
             if engine is not None and step.kinds and engine.kind not in step.kinds:
                 raise ValueError(
                     f"`rerank` method {step.method!r} names engine {step.engine!r} of kind {engine.kind!r}; "
@@ -145,12 +185,37 @@ class Config(Closed):
         """The name of the last order that reranking makes."""
         return self.rerank[-1].order_name if self.rerank else None
 
+    def _check_cascade(self) -> None:
+        only = self.judge.only if self.judge is not None else None
+        if self.judge is not None and self.estimate is not None and only is None:
+            raise ValueError(
+                "`judge` and `estimate` both make the coverage matrix; set one to null, or say in `judge.only` which "
+                "cells the judge is asked for after the estimator"
+            )
+        if only is None:
+            return
+        if self.estimate is None:
+            raise ValueError("`judge.only` chooses cells by their estimates: it needs `estimate`")
+        if only.calibration is not None and self.estimate.calibration is not None:
+            raise ValueError(
+                "`judge.only.calibration` maps the estimator's own probabilities: leave `estimate.calibration` out"
+            )
+        selectors = self.select.selectors if self.select is not None else ()
+        if only.until is not None and only.until.selector not in selectors:
+            raise ValueError(
+                f"`judge.only.until` decides the top of {only.until.selector!r}, which `select.selectors` lacks"
+                + nearest(only.until.selector, selectors)
+            )
+
     def _uses(self) -> list[tuple[str, str, Role]]:
         uses: list[tuple[str, str, Role]] = []
-        if self.retrieve.source == "bm25":
+        if self.retrieve.source in ("bm25", "rrf"):
             uses.append(("retrieve.engine", self.retrieve.engine, "search"))
         for step in self.rerank:
             uses.append(("rerank.engine", step.engine, "scorer" if isinstance(step, ByScorer) else "text"))
+        if self.retrieve.dense is not None:
+            field = "retrieve.engine" if self.retrieve.source == "dense" else "retrieve.dense_engine"
+            uses.append((field, self.retrieve.dense, "dense search"))
         if self.decompose is not None and self.decompose.source == "llm":
             uses.append(("decompose.engine", self.decompose.engine, "text"))
         if self.judge is not None:
@@ -288,7 +353,7 @@ def _place(steps: list[str], path: str | Path, lines: dict[str, int], overridden
 
 
 def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:
-    """pydantic's location without the tags that it puts in for unions."""
+    """pydantic's location without what it puts in: the tags of unions, the place of an item given without its list."""
     steps: list[str] = []
     at = tree
     for i, step in enumerate(loc):
@@ -296,10 +361,14 @@ def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:
             isinstance(at, list | tuple) and isinstance(step, int) and step < len(at)
         ):
             at = at[step]
-        elif i < len(loc) - 1:
-            continue  # a union's tag
+        elif i < len(loc) - 1 or _is_put_in(step, at):
+            continue
         steps.append(str(step))
     return steps
+
+
+def _is_put_in(step: Any, at: Any) -> bool:
+    return isinstance(at, dict) and (isinstance(step, int) or step in (at.get(key) for key in TAGS))
 
 
 def _siblings(steps: list[str], tree: Any) -> list[str]:

@@ -116,6 +116,11 @@ class ChatTokens:
             self._heads.popitem(last=False)
         return padded
 
+    def count_text(self, text: str) -> int:
+        """Tokens of a text by itself, as of an answer."""
+        with self._lock:
+            return len(self._encode(text))
+
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids

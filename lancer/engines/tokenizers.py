@@ -43,6 +43,11 @@ def model_tokens(config: EngineConfig) -> ModelTokens | None:
             return None
 
 
+def has_tokenizer(config: EngineConfig) -> bool:
+    """Whether `model_tokens` is not None, without loading anything."""
+    return isinstance(config, VllmConfig) or (isinstance(config, HttpConfig) and config.tokenizer is not None)
+
+
 def context_of(config: EngineConfig) -> int | None:
     """`model_tokens(config).context`, where the model's files are at hand without loading its tokenizer."""
     match config:

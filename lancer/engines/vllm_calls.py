@@ -35,6 +35,7 @@ def sampling_params(sampling: Sampling, token_of: TokenOf, *, read_cache: bool =
             flat_logprobs=True,
             skip_reading_prefix_cache=not read_cache,
             detokenize=False,
+            skip_clone=True,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
     allowed = _one_token_each(sampling.choice, token_of)
@@ -47,6 +48,7 @@ def sampling_params(sampling: Sampling, token_of: TokenOf, *, read_cache: bool =
         allowed_token_ids=allowed,
         structured_outputs=None if allowed or not restricted else _structure(sampling),
         logprob_token_ids=_tokens(sampling.logprobs_of, token_of),
+        skip_clone=True,  # a deep copy per request takes 25 µs
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lancer import schema
 from lancer.errors import InputError
 from lancer.formats.ratings import read_ratings
 from lancer.formats.runs import Run
-from lancer.schema import Scale
+from lancer.schema import CellStatus, Scale
 from lancer.storage import Storage, join
 
 TABLE: Final = "coverage.parquet"
@@ -105,7 +106,9 @@ def _parts(path: str, storage: Storage) -> list[str]:
 
 def _of_part(uri: str, storage: Storage) -> Iterator[StoredMatrix]:
     table = _read(uri, storage, schema.COVERAGE_SCHEMA)
-    scale = Scale.rating if table["probability"].null_count == table.num_rows else Scale.probability
+    # Where an estimator was followed by a judge both columns have values, and the ratings are what is ranked by.
+    probable = pc.and_(pc.equal(table["status"], str(CellStatus.ok)), pc.is_null(table["rating"]))
+    scale = Scale.probability if pc.any(probable).as_py() else Scale.rating
     name = "rating" if scale is Scale.rating else "probability"
     queries = _candidates(uri, storage)
     columns = ("query_id", "first_stage_rank", "doc_id", "sub_question_id", name)
@@ -119,15 +122,29 @@ def _of_part(uri: str, storage: Storage) -> Iterator[StoredMatrix]:
         yield StoredMatrix(query_id, doc_ids, questions, values, scale, query.order, query.kept)
 
 
+def _rankings_beside(uri: str, storage: Storage) -> str | None:
+    """The part of the ranking table that belongs to one of the coverage table.
+
+    It has the same name, but for the digest of its content that follows the last "-".
+    """
+    folder, _, name = uri.rpartition("/")
+    if folder.rsplit("/", 1)[-1] != TABLE:
+        return None
+    beside = join(folder.removesuffix(TABLE), RANKINGS)
+    if storage.exists(join(beside, name)):
+        return join(beside, name)
+    found = storage.list(beside, name.removesuffix(".parquet").rpartition("-")[0] + "-")
+    return found[-1].uri if found else None
+
+
 def _candidates(uri: str, storage: Storage) -> dict[str, _Query]:
     """The candidates of a run's part, without cells, and their order; {} where no rankings lie beside it.
 
     A query without sub-questions has no row in a coverage table, but it has a ranking: the first stage's. Nor has a
     candidate that reranking did not keep.
     """
-    folder, _, name = uri.rpartition("/")
-    rankings = join(folder.removesuffix(TABLE), RANKINGS, name)
-    if folder.rsplit("/", 1)[-1] != TABLE or not storage.exists(rankings):
+    rankings = _rankings_beside(uri, storage)
+    if rankings is None:
         return {}
     table = _read(rankings, storage, schema.RANKING_SCHEMA)
     queries: dict[str, _Query] = {}

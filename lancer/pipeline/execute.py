@@ -29,6 +29,8 @@ from lancer.stages.records import QUERY_REASONS
 
 log = logging.getLogger(__name__)
 
+_NOT_TRIED = (CellStatus.no_text, CellStatus.not_kept, CellStatus.estimated)  # cells that a stage had no call for
+
 MADE_FROM = b"lancer.made_from"  # in a part's metadata: a digest of the columns that its stage read
 
 
@@ -44,6 +46,7 @@ class StageReport:
     failed_queries: int = 0
     cells: int = 0
     failed_cells: int = 0
+    cut_documents: int = 0
     calls: int = 0
     reused_calls: int = 0
     pairs: int = 0
@@ -130,12 +133,14 @@ def report_of(stage: PlannedStage, part: pa.Table, *, reused: bool, seconds: flo
         for entry in entries:
             for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
                 setattr(report, name, getattr(report, name) + entry[name])
+    if schema.CUT_CHARACTERS.name in part.column_names:
+        cut = pc.list_flatten(part[schema.CUT_CHARACTERS.name])
+        report.cut_documents = pc.sum(pc.greater(cut, 0)).as_py() or 0
     for name in ("rating_status", "probability_status"):
         if name in part.column_names:
             cells = pc.list_flatten(pc.list_flatten(part[name]))
             counts = {c["values"]: c["counts"] for c in pc.value_counts(cells).to_pylist()}
-            unasked = (CellStatus.no_text, CellStatus.not_kept)
-            report.cells = sum(n for status, n in counts.items() if status not in unasked)
+            report.cells = sum(n for status, n in counts.items() if status not in _NOT_TRIED)
             report.failed_cells = sum(counts.get(str(s), 0) for s in (CellStatus.unreadable, CellStatus.error))
     return report
 
@@ -208,22 +213,22 @@ def _compressed(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
-    rated, fields = scale is Scale.rating, schema.MATRIX[scale]
+    fields = schema.MATRIX[scale]
     for row in rows:
         cut = row.get(schema.CUT_CHARACTERS.name)
+        ratings, probabilities = row.get(schema.RATINGS.name), row.get(schema.PROBABILITIES.name)  # a cascade has both
         for i, candidate in enumerate(row["candidates"]):
             for j, sub_question in enumerate(row.get("sub_questions", ())):
                 if row[fields.status.name][i][j] == CellStatus.not_kept:
                     continue
-                value = row[fields.values.name][i][j]
                 yield {
                     "query_id": row["query_id"],
                     "doc_id": candidate["doc_id"],
                     "first_stage_rank": i + 1,
                     "sub_question_id": sub_question["id"],
                     "sub_question": sub_question["text"],
-                    "rating": value if rated else None,
-                    "probability": None if rated else value,
+                    "rating": ratings[i][j] if ratings else None,
+                    "probability": probabilities[i][j] if probabilities else None,
                     "status": row[fields.status.name][i][j] or str(CellStatus.error),
                     "raw": row[fields.raw.name][i][j] if fields.raw.name in row else "",
                     "cut_characters": cut[i] if cut else None,

@@ -84,14 +84,13 @@ class Plan:
     def run_tag(self) -> str:
         """What was done before selection, e.g. `bm25:estimate`; the selector's repr follows it in run files."""
         reranked = self.step_tags[-1] if self.config.rerank else self.first_tag
-        if self.config.select is None:
-            return reranked
-        return f"{reranked}:{'judge' if self.config.judge else 'estimate'}"
+        steps = [s.name for s in self.stages if s.name in (Judge.name, Estimate.name)]
+        return reranked if self.config.select is None else ":".join([reranked, *steps])
 
     @property
     def first_tag(self) -> str:
         """Of the first stage."""
-        return "bm25" if self.config.retrieve.source == "bm25" else "given"
+        return self.config.retrieve.tag
 
     @property
     def step_tags(self) -> tuple[str, ...]:
@@ -125,12 +124,12 @@ def build_stages(config: Config, storage: Storage) -> tuple[Stage, ...]:
         stages.append(Rerank(step, config.rerank[i - 1] if i else None))
     if config.decompose is not None:
         stages.append(Decompose(config.decompose))
-    matrix: Judge | Estimate | None = None
+    matrix: Judge | Estimate | None = None  # of both, the judge's: it reads what the estimator gives
+    if config.estimate is not None:
+        matrix = make_estimate(config.estimate, storage)
+        stages.append(_of_kept(matrix, config))
     if config.judge is not None:
         matrix = make_judge(config.judge, storage)
-    elif config.estimate is not None:
-        matrix = make_estimate(config.estimate, storage)
-    if matrix is not None:
         stages.append(_of_kept(matrix, config))
     if config.select is not None and matrix is not None:
         stages.append(Select(config.select, matrix.scale, config.order))
@@ -146,6 +145,10 @@ def _of_kept(stage: Stage, config: Config) -> Stage:
     return OfKept(stage, config.order)
 
 
+def _inner(stage: Stage) -> Stage:
+    return stage.stage if isinstance(stage, OfKept) else stage
+
+
 def make_plan(config: Config, inputs: Inputs, storage: Storage, shard_bits: int | None = None) -> Plan:
     """`shard_bits`: of the run that goes on, so that its shards stay; a new run's follow from `shard_queries`.
 
@@ -158,13 +161,23 @@ def make_plan(config: Config, inputs: Inputs, storage: Storage, shard_bits: int 
     engines = {name: engine_identity(config.engines[name], inputs.source, storage) for name in used}
     planned = _fingerprints(inputs.source, stages, engines)
     for p in planned:
-        stage = p.stage.stage if isinstance(p.stage, OfKept) else p.stage
+        stage = _inner(p.stage)
         if isinstance(stage, Judge | Estimate) and stage.calibration is not None:
             stage.calibration.check_made_for(p.identity, str(stage.calibration_file))
+    if config.judge is not None and config.judge.only is not None:
+        _check_estimates(planned, str(config.judge.only.calibration))
     if shard_bits is None:
         shard_bits = max(0, math.ceil(math.log2(inputs.table.num_rows / config.shard_queries)))
     shards = _shards(inputs.table, planned, shard_bits)
     return Plan(config, inputs, planned, shards, shard_bits, {name: digest(i)[:12] for name, i in engines.items()})
+
+
+def _check_estimates(stages: Sequence[PlannedStage], path: str) -> None:
+    """InputError: the map from estimates to ratings was made for another estimator."""
+    by_name = {s.name: s for s in stages}
+    judge = _inner(by_name[Judge.name].stage)
+    if isinstance(judge, Judge) and judge.estimates is not None:
+        judge.estimates.check_made_for(by_name[Estimate.name].identity, path)
 
 
 def check_selectors(stages: Sequence[Stage]) -> None:

@@ -121,18 +121,18 @@ def _reason(
 
 
 def _tag(matrix: str, scales: set[Scale], storage: Storage) -> str:
-    """What was done before selection, as the run that made the matrix names its own files: `bm25:estimate`."""
+    """What was done before selection, as the run that made the matrix names its own files: `bm25:estimate:judge`."""
     uri = join(matrix, FIRST_STAGE)
     if not storage.exists(uri):
         return "matrix"
     by_scale = "estimate" if Scale.probability in scales else "judge"
-    kind = next((s for s in ("judge", "estimate") if s in _stages(matrix, storage)), by_scale)
+    steps = ":".join([s for s in _stages(matrix, storage) if s in ("judge", "estimate")] or [by_scale])
     result = join(matrix, RESULT)
     if storage.exists(result):  # with the steps of reranking
         before = _last(result, storage).rpartition(":")[0]
-        if before.endswith(kind):
+        if before.endswith(steps):
             return before
-    return f"{_last(uri, storage)}:{kind}"
+    return f"{_last(uri, storage)}:{steps}"
 
 
 def _last(uri: str, storage: Storage) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,8 +33,10 @@ TABLES: Final = ("ranking.parquet", "coverage.parquet", "ledger.parquet", "failu
 STAGE_TABLES: Final = {"compress": "compressed.parquet"}  # of runs that have the stage
 # Names below the run folder.
 OURS: Final = (
-    "parts", "calls", "sessions", "queries.parquet", "shards.parquet", "run.json", *TABLES, *STAGE_TABLES.values()
-)  # fmt: skip
+    *("parts", "calls", "sessions", "queries.parquet", "shards.parquet", "run.json", "estimate.json"),
+    *TABLES,
+    *STAGE_TABLES.values(),
+)
 _LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
 _FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA))), nullable=False)
 
@@ -159,10 +161,10 @@ class RunStore:
         """Whether the folder holds nothing but what is written here; so does an empty one."""
         return all(self._is_ours(entry.uri) for entry in self.storage.list(self.root))
 
-    def clear(self, keep: str = "") -> None:
-        """Removes a run, but for the file `keep`: everything that is written here, and nothing else."""
+    def clear(self, keep: Collection[str] = ()) -> None:
+        """Removes a run, but for the files `keep`: everything that is written here, and nothing else."""
         for entry in self.storage.list(self.root):
-            if self._is_ours(entry.uri) and entry.uri != keep:
+            if self._is_ours(entry.uri) and entry.uri not in keep:
                 self.storage.delete(entry.uri)
 
     def _is_ours(self, uri: str) -> bool:

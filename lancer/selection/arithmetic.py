@@ -11,8 +11,11 @@ def column_sums(columns: FloatArray) -> FloatArray:
     """(sub-questions, candidates) -> one sum per candidate, added from the first sub-question to the last.
 
     The candidates lie along the last, contiguous axis, so numpy adds whole rows in turn: no pairwise summation and no
-    BLAS, whose order depends on the machine. Candidates with equal values get equal sums.
+    BLAS, whose order depends on the machine. Candidates with equal values get equal sums. A single candidate's values
+    are one contiguous row to numpy, which it would add in pairs; what is accumulated is added in turn.
     """
+    if columns.shape[0] and columns.shape[1] == 1:
+        return np.add.accumulate(columns, axis=0)[-1]
     sums: FloatArray = np.add.reduce(np.ascontiguousarray(columns), axis=0)
     return sums
 

@@ -1,12 +1,14 @@
 """Stage judge: every (candidate, sub-question) pair → a rating 0–5 by an LLM with a rubric (LANCER, section 4).
 
 What the model says is kept as it is; what cannot be read is null, never a number. How a prompt is laid out is in
-`lancer.prompts.judge`, how a value is read from an answer in `lancer.stages.readouts`.
+`lancer.prompts.judge`, how a value is read from an answer in `lancer.stages.readouts`. After stage estimate only the
+cells that matter are asked (`lancer.stages.cascade`); the others keep the estimate, with a status of their own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from importlib import metadata
 from typing import Any, Literal
 
 import numpy as np
@@ -21,12 +23,15 @@ from lancer.prompts import judge as prompt
 from lancer.prompts.judge import Layout, layout_of
 from lancer.prompts.template import Template, load_template
 from lancer.schema import MATRIX, CellStatus, Scale
+from lancer.selection.matrix import FloatArray
 from lancer.stages.base import Engines, StageOutput
+from lancer.stages.cascade import Cascade, JudgeOnly, linear
 from lancer.stages.judging import PRIORITY, Judging, Query
 from lancer.stages.readouts import Digit, Expected, Likelihood, Outcome, Readout
 from lancer.stages.records import Failure
 from lancer.stages.room import Room
 from lancer.storage import Storage
+from lancer.text import sentences
 
 
 class JudgeConfig(Closed):
@@ -48,6 +53,7 @@ class JudgeConfig(Closed):
     seed: int = 0
     long_documents: Literal["cut", "windows"] = "cut"  # those that do not fit: their beginning, or all with the maximum
     max_document_tokens: int | None = Field(None, ge=16)  # judge no more of a document, or no longer windows
+    only: JudgeOnly | None = None  # the cells to ask for after stage estimate; null = all, without it
 
     @model_validator(mode="after")
     def _possible(self) -> JudgeConfig:
@@ -75,21 +81,29 @@ def make_judge(config: JudgeConfig, storage: Storage) -> Judge:
     """Reads the files that the config names. UsageError or InputError: they cannot be used."""
     template = load_template(config.prompt, storage) if config.prompt else None
     calibration = read_calibration(config.calibration, storage) if config.calibration else None
-    return Judge(config, template=template, calibration=calibration)
+    of_estimates = config.only.calibration if config.only else None
+    estimates = read_calibration(of_estimates, storage) if of_estimates else None
+    return Judge(config, template=template, calibration=calibration, estimates=estimates)
 
 
 class Judge:
     """Adds `ratings` or `probabilities`, with status and raw output per cell, and how much of a document was left out.
 
-    UsageError: a prompt whose places have another order than the layout. InputError: a calibration of other values.
+    `estimates` maps the estimator's probabilities to ratings, for cells that are not asked; None = 5 · p.
+    UsageError: a prompt whose places have another order than the layout; `only` without ratings. InputError: a
+    calibration of other values.
     """
 
     name = "judge"
-    reads = (schema.TEXT, schema.CANDIDATES, schema.SUB_QUESTIONS)
     priority = PRIORITY
 
     def __init__(
-        self, config: JudgeConfig, *, template: Template | None = None, calibration: Calibration | None = None
+        self,
+        config: JudgeConfig,
+        *,
+        template: Template | None = None,
+        calibration: Calibration | None = None,
+        estimates: Calibration | None = None,
     ) -> None:
         self._config = config
         self._layout = _layout(config, template)
@@ -97,6 +111,15 @@ class Judge:
         self.calibration = calibration
         if calibration is not None:
             calibration.check_scale(self._readout.scale, str(config.calibration))
+        self.estimates = estimates
+        if config.only is not None:
+            _check_only(config.only, self.scale, estimates)
+
+    @property
+    def reads(self) -> tuple[pa.Field, ...]:
+        """With `only`, the estimates too."""
+        estimates = () if self._config.only is None else (schema.PROBABILITIES,)
+        return (schema.TEXT, schema.CANDIDATES, schema.SUB_QUESTIONS, *estimates)
 
     @property
     def scale(self) -> Scale:
@@ -121,8 +144,11 @@ class Judge:
 
     def identity(self) -> dict[str, Any]:
         """Sampling, prompt, reader and calibration."""
-        settings = self._config.model_dump(mode="json", exclude={"engine", "layout", "prompt", "calibration"})
+        own = self._config.model_dump(mode="json", exclude={"engine", "layout", "prompt", "calibration"})
+        settings = own | {"splitter": sentences.VERSION, "sentencex": metadata.version("sentencex")}
         settings |= {"pad_to_blocks": self._pad, "calibration": self.calibration and self.calibration.digest}
+        if self._config.only is not None:
+            settings["only"] |= {"calibration": self.estimates and self.estimates.digest}
         return settings | self._layout.identity() | {"reader": prompt.VERSION}
 
     def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
@@ -131,14 +157,37 @@ class Judge:
         judging = Judging(
             queries, engines.text(self._config.engine), self._layout, self._readout, self._pad, self._config.attempts
         )
-        judging.ask([query.cells for query in queries])
+        estimated: list[FloatArray | None] = [None] * len(queries)
+        if self._config.only is None:
+            judging.ask([query.cells for query in queries])
+        else:
+            estimated = self._in_rounds(self._config.only, judging, batch[schema.PROBABILITIES.name].to_pylist())
         columns: dict[str, list[object]] = {f.name: [] for f in self.adds}
-        for query in queries:
+        for query, estimates in zip(queries, estimated, strict=True):
             cut = [None if pieces is None else pieces.cut for pieces in query.pieces]
-            for values, more in zip(columns.values(), (*self._matrix(query), cut), strict=True):
+            for values, more in zip(columns.values(), (*self._matrix(query, estimates), cut), strict=True):
                 values.append(more)
         ledger = judging.ledger(stage=self.name, engine=self._config.engine)
         return StageOutput(columns, ledger, [f for query in queries for f in self._failures(query)])
+
+    def _in_rounds(
+        self, only: JudgeOnly, judging: Judging, probabilities: list[list[list[float | None]]]
+    ) -> list[FloatArray | None]:
+        """Asks for the cells that matter; the estimates as ratings, (candidates, sub_questions) per query."""
+        rating_of = self.estimates.apply if self.estimates else linear
+        cascades = []
+        for query, cells in zip(judging.queries, probabilities, strict=True):
+            has_text = [pieces is not None for pieces in query.pieces]
+            table = np.array([[np.nan if p is None else p for p in line] for line in cells], dtype=np.float64)
+            table = table.reshape(len(has_text), len(query.sub_questions))
+            whole = self._layout.per_document
+            cascades.append(Cascade(only, table, has_text, rating_of=rating_of, whole_documents=whole))
+        while any(wanted := [cascade.ask() for cascade in cascades]):
+            judging.ask(wanted)
+            for query, cascade, asked in zip(judging.queries, cascades, wanted, strict=True):
+                outcomes = [(cell, query.outcome(cell)) for cell in asked]
+                cascade.tell({cell: self._value(outcome) if outcome else None for cell, outcome in outcomes})
+        return [cascade.ratings for cascade in cascades]
 
     @property
     def _pad(self) -> bool:
@@ -179,7 +228,9 @@ class Judge:
         value = self._readout.value_of(outcome.value)
         return float(self.calibration.apply(np.array([value]))[0]) if self.calibration else value
 
-    def _matrix(self, query: Query) -> tuple[list[list[float | None]], list[list[str]], list[list[str]]]:
+    def _matrix(
+        self, query: Query, estimates: FloatArray | None
+    ) -> tuple[list[list[float | None]], list[list[str]], list[list[str]]]:
         """Values, status and raw output, each of shape (candidates, sub_questions)."""
         n, m = len(query.pieces), len(query.sub_questions)
         values: list[list[float | None]] = [[None] * m for _ in range(n)]
@@ -187,6 +238,10 @@ class Judge:
         raw = [[""] * m for _ in range(n)]
         for i, j in query.cells:
             outcome = query.outcome((i, j))
+            if outcome is None and estimates is not None:
+                known = not np.isnan(estimates[i, j])
+                values[i][j] = float(estimates[i, j]) if known else None
+                status[i][j] = str(CellStatus.estimated if known else CellStatus.error)
             if outcome is None:
                 continue
             values[i][j], raw[i][j] = self._value(outcome), outcome.raw
@@ -202,7 +257,7 @@ class Judge:
             CellStatus.error: f"e.g. {min(errors)}" if errors else "",
         }
         counts = {CellStatus.unreadable: unread.total(), CellStatus.error: len(errors)}
-        cells = len(query.pieces) * len(query.sub_questions)
+        cells = len(query.pieces) * len(query.sub_questions) if self._config.only is None else len(outcomes)
         return [
             Failure(
                 query_id=query.query_id,
@@ -220,6 +275,20 @@ def _status(outcome: Outcome) -> CellStatus:
     if outcome.error:
         return CellStatus.error
     return CellStatus.unreadable if outcome.value is None else CellStatus.ok
+
+
+def _check_only(only: JudgeOnly, scale: Scale, estimates: Calibration | None) -> None:
+    if scale is not Scale.rating:
+        raise UsageError(
+            "`judge.only` puts estimates beside ratings, but this judge gives probabilities: choose readout 'digit' or "
+            "'expected', or a calibration to ratings"
+        )
+    if estimates is not None:
+        estimates.check_scale(Scale.probability, str(only.calibration))
+        if estimates.scale is not Scale.rating:
+            raise UsageError(
+                f"{only.calibration}: maps to {estimates.scale.value}; `judge.only.calibration` needs ratings"
+            )
 
 
 def _layout(config: JudgeConfig, template: Template | None) -> Layout:

@@ -46,6 +46,11 @@ class OfKept:
         at = batch.column_names.index("candidates")
         narrow = batch.drop_columns([self._order.name])
         narrow = narrow.set_column(at, schema.CANDIDATES, pa.array(fewer, schema.CANDIDATES.type))
+        for column in self.stage.reads:
+            if _per_cell(column.type):
+                matrices = batch[column.name].to_pylist()
+                cells = [[matrix[i] for i in own] for matrix, own in zip(matrices, places, strict=True)]
+                narrow = narrow.set_column(narrow.column_names.index(column.name), column, pa.array(cells, column.type))
         output = self.stage.run(narrow, engines)
         columns = dict(output.columns)
         widths = [len(questions) for questions in batch["sub_questions"].to_pylist()]
@@ -58,10 +63,10 @@ class OfKept:
                     for row, own, shape in zip(rows, places, shapes, strict=True)
                 ]
             if _per_cell(new.type):
-                matrices = cast("Sequence[list[list[object]]]", columns[new.name])
+                found = cast("Sequence[list[list[object]]]", columns[new.name])
                 columns[new.name] = [
                     _widened(cells, own, shape, _filling(new))
-                    for cells, own, shape in zip(matrices, places, shapes, strict=True)
+                    for cells, own, shape in zip(found, places, shapes, strict=True)
                 ]
         return StageOutput(columns, output.ledger, output.failures)
 

@@ -45,8 +45,8 @@ class Room:
     sub_questions: Sequence[str]
 
     def pieces(self, document: str, long: Long) -> Pieces:
-        """The document as it is, where it fits or where not even an empty one would."""
-        if self._surely_fits(document) or self._tokens is None:
+        """The document as it is, where it fits, where not even an empty one would, or where nothing is asked of it."""
+        if not self.sub_questions or self._surely_fits(document) or self._tokens is None:
             return Pieces((document,))
         if long == "windows":
             return Pieces(tuple(windows(document, self._fits)))

@@ -11,13 +11,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
-OVERLAP: Final = 0.25  # of a window, in characters, that begins the next one
+from lancer.text.sentences import sentence_spans
+
+OVERLAP: Final = 0.25  # of a window, in characters, that begins the next one at most
 
 Fits = Callable[[str], bool]
 
-# The end of a sentence with its closing marks and the blanks behind it; a line end; CJK sentences need no blank.
-_END: Final = re.compile(r"[.!?\u2026]+[\"'\u2019\u201d)\]]*\s+|[\u3002\uff01\uff1f]+[\u300d\u201d]*\s*|\n+")
-_WORD: Final = re.compile(r"\S+\s*")
+_WORD: Final = re.compile(r"\S+")
 
 
 def cut(text: str, fits: Fits) -> str:
@@ -27,10 +27,8 @@ def cut(text: str, fits: Fits) -> str:
     """
     if fits(text) or not fits(""):
         return text
-    end = _last(_ends(text, _END), lambda at: fits(text[:at].rstrip()))
-    end = end or _last(_ends(text, _WORD), lambda at: fits(text[:at].rstrip()))
-    end = end or _last(range(1, len(text)), lambda at: fits(text[:at]))
-    return text[:end].rstrip() if end else text
+    end = _reach(text, 0, [span.end for span in sentence_spans(text)], fits)
+    return text[:end] if end else text
 
 
 def windows(text: str, fits: Fits, overlap: float = OVERLAP) -> list[str]:
@@ -41,31 +39,31 @@ def windows(text: str, fits: Fits, overlap: float = OVERLAP) -> list[str]:
     """
     if fits(text) or not fits(""):
         return [text]
+    spans = sentence_spans(text)
+    starts, ends = [span.start for span in spans], [span.end for span in spans]
     found: list[str] = []
-    start, done = 0, 0
-    while done < len(text):
-        piece = cut(text[start:], fits)
-        if not fits(piece):
-            return [text]  # not one character of it does
-        found.append(piece)
-        done = start + len(piece)
-        done += len(text[done:]) - len(text[done:].lstrip())
-        start = _again(text, start, done, overlap)
+    start = starts[0] if starts else len(text)
+    while start < len(text):
+        end = _reach(text, start, ends, fits)
+        if end == start:
+            return [text]  # not one character fits
+        found.append(text[start:end])
+        after = end + len(text[end:]) - len(text[end:].lstrip())
+        if after == len(text):
+            break
+        least = max(start + 1, end - overlap * (end - start))
+        start = next((at for at in starts[bisect_left(starts, least) :] if at < end), after)
     return found
 
 
-def _again(text: str, start: int, end: int, overlap: float) -> int:
-    """Where the next window begins: at a sentence inside the last part of this one, or behind it."""
-    least = end - overlap * (end - start)
-    starts = [start + at for at in _ends(text[start:end], _END)]
-    return next((at for at in starts if least <= at < end), end)
+def _reach(text: str, start: int, ends: Sequence[int], fits: Fits) -> int:
+    """The last end up to which the text from `start` fits: of a sentence, a word, a character; else `start`."""
 
+    def last(places: Sequence[int]) -> int:
+        number = bisect_left(places, True, key=lambda at: not fits(text[start:at]))
+        return places[number - 1] if number else start
 
-def _ends(text: str, unit: re.Pattern[str]) -> list[int]:
-    return [match.end() for match in unit.finditer(text)]
-
-
-def _last(places: Sequence[int], good: Callable[[int], bool]) -> int:
-    """The last place that is good, by bisection; 0 without any."""
-    number = bisect_left(places, True, key=lambda at: not good(at))
-    return places[number - 1] if number else 0
+    end = last(ends[bisect_left(ends, start + 1) :])
+    if end == start:
+        end = last([match.end() for match in _WORD.finditer(text, start)])
+    return last(range(start + 1, len(text) + 1)) if end == start else end

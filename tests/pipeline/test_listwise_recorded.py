@@ -38,11 +38,12 @@ corpus: {data}/docs.jsonl.gz
 retrieve: {{source: run, run: {data}/first_stage.run}}
 rerank: {{method: listwise, engine: recorded, one_by_one: true}}
 shard_queries: {len(first)}
+ray: {{workers: 1}}
 engines:
   recorded: {{kind: replay, path: {tmp_path}/answers.jsonl, order: recorded, strict: true}}
 """
     )
-    lancer.run(lancer.load_config(tmp_path / "config.yaml"))
+    lancer.run(lancer.load_config(str(tmp_path / "config.yaml")))
     assert doc_ids(tmp_path / "run" / "run.trec") == doc_ids(data / "reranked.run")
     ledger = [r for r in pq.read_table(tmp_path / "run/ledger.parquet").to_pylist() if r["stage"] == "rerank.listwise"]
     assert [(r["query_id"], r["calls"]) for r in ledger] == [(q, WINDOWS) for q in first]

@@ -36,7 +36,7 @@ def test_alone_then_as_a_funnel_before_coverage(tmp_path: Path) -> None:
     assert alone["q3"][0] in "eg"  # a history of the bridge
     assert rankings(run / "run.bi-encoder.trec") == {q: ranked[:6] for q, ranked in alone.items()}
     assert read_run(run / "run.trec").tag == "given:bi-encoder(depth=100,keep=6)"
-    assert list(rankings(run / "first_stage.trec")["q1"]) == list(DOCUMENTS)
+    assert rankings(run / "first_stage.trec")["q1"] == list(DOCUMENTS)
     assert rows(run / "coverage.parquet") == []
     assert not (run / "run.rerank.trec").exists()
 

@@ -39,6 +39,14 @@ def test_compiled_steps_equal_numpy_steps(columns: FloatArray, data: st.DataObje
     assert compiled[1] == expected[1]
 
 
+def test_compiled_steps_equal_numpy_steps_for_one_document_with_many_sub_questions() -> None:
+    steps = compiled_steps()
+    assert steps is not None
+    no_start = np.empty(0, dtype=np.int64)
+    arguments = (np.full((8, 1), 0.4), True, 0.5, np.ones(1), math.inf, no_start)
+    assert steps(*arguments)[1] == numpy_steps(*arguments)[1] == 3.1999999999999997
+
+
 @settings(deadline=None)
 @given(ratings, st.sampled_from([0.5, 1.0, 3.0, 4.0]), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_ratings_are_selected_as_the_definitions_say(columns: FloatArray, tau: float, alpha: float) -> None:

@@ -60,10 +60,10 @@ def test_nothing_kept_is_the_order_itself() -> None:
 
 
 def test_an_own_second_order_and_token_counts_go_with_their_rows() -> None:
-    fields = {"second_order": [0, 1, 2, 3], "token_counts": [9, 1, 1, 1]}
+    values = matrix(TIED, second_order=[0, 1, 2, 3], token_counts=[9, 1, 1, 1])
     selection = select_reranked(
         parse_selector("greedy-coverage(tau=0.5,ties=second,rest=second,budget=2)"),
-        matrix(TIED, **fields),
+        values,
         [3, 2, 1, 0],
         4,
     )

@@ -34,7 +34,7 @@ def test_where_nothing_fits_the_text_stays() -> None:
 
 def test_closing_marks_and_lines_belong_to_their_sentence() -> None:
     assert cut('He said "no." Then he left.', up_to(4)) == 'He said "no."'
-    assert cut("a heading\nand a text that goes on", up_to(5)) == "a heading"
+    assert cut("A heading\nThen a text that goes on.", up_to(5)) == "A heading"
     assert cut("\u6e56\u5f88\u6df1\u3002\u6e56\u5f88\u5927\u3002", lambda t: len(t) <= 5) == "\u6e56\u5f88\u6df1\u3002"
     assert cut("Version 3.5 is out now. It works.", up_to(6)) == "Version 3.5 is out now."
 

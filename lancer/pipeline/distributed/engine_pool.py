@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -111,6 +111,8 @@ def add_clocks(one: EngineClock, other: EngineClock) -> EngineClock:
         idle_s=one.idle_s + other.idle_s,
         calls=one.calls + other.calls,
         tokens=one.tokens + other.tokens,
+        cached_tokens=one.cached_tokens + other.cached_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
     )
 
 
@@ -131,9 +133,13 @@ class EnginePool:
         asked = time.time()
         self._actors: list[Any] = [actor.remote(config, source, storage, asked) for _ in range(config.replicas)]
 
-    def wait_until_started(self) -> None:
-        """Raises what kept an engine from starting."""
-        self.call([(actor, actor.clock.remote()) for actor in self._actors])
+    def wait_until_started(self, each_second: Callable[[], None] = lambda: None) -> None:
+        """Raises what kept an engine from starting, or what the check raises while it starts."""
+        starting = {actor.clock.remote(): actor for actor in self._actors}
+        while starting:
+            ready, _ = ray.wait(list(starting), num_returns=1, timeout=1.0)
+            self.call([(starting.pop(ref), ref) for ref in ready])
+            each_second()
 
     def clocks(self, timeout: float | None = None) -> list[EngineClock]:
         """Of each replica; ray.exceptions.GetTimeoutError when they are not at hand in time."""
