@@ -194,6 +194,29 @@ def test_a_bad_item_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("compress={engine: llm}", "`compress.engine` names engine 'llm' of kind 'vllm'; it needs bi-encoder, cross"),
+        ("compress={method: llm, engine: scorer}", "names engine 'scorer' of kind 'bi-encoder'; it needs vllm, http"),
+        ("compress={engine: other}", "`compress.engine` names engine 'other', which `engines` lacks"),
+        ("compress={treshold: 0.4}", "unknown key 'compress.treshold'; did you mean 'threshold'?"),
+        ("compress={threshold: 4}", "compress.threshold: Input should be less than or equal to 1"),
+    ],
+)
+def test_compression_names_an_engine_of_its_method(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_config(write(tmp_path), [override])
+    assert message in str(error.value)
+
+
+def test_sentences_are_compared_with_sub_questions_only_where_there_are_some(tmp_path: Path) -> None:
+    alone = ["decompose=null", "estimate=null", "select=null"]
+    assert load_config(write(tmp_path), [*alone, "compress={depth: 3}"]).compress is not None
+    with pytest.raises(UsageError, match=r"`compress\.questions` 'both' needs decompose; or use 'request'"):
+        load_config(write(tmp_path), [*alone, "compress={questions: both}"])
+
+
+@pytest.mark.parametrize(
     ("judge", "message"),
     [
         ("{engine: served, readout: likelihood}", "engine 'served' of kind 'http' cannot"),
