@@ -1,16 +1,19 @@
-"""The end of a run: run files from the shards' rankings, one shard in memory at a time, and what is stale removed."""
+"""The end of a run: run files from the shards' rankings, a few shards in memory at a time; all final tables are
+checked, and what is stale is removed."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancer import schema
 from lancer.errors import DamagedError
-from lancer.formats.runs import write_run
+from lancer.formats.runs import run_writer
 from lancer.pipeline.plan import Plan, Shard, digest
-from lancer.pipeline.store import TABLES, RunStore
+from lancer.pipeline.store import RANKING, TABLES, RunStore, in_order
 
 FIRST_STAGE = "first_stage.trec"
 
@@ -45,33 +48,59 @@ def remove_stale(plan: Plan, store: RunStore) -> None:
 def write_run_files(plan: Plan, store: RunStore) -> dict[str, str]:
     """Writes the run files, shard by shard, in the requests' order inside a shard; returns tag → file name.
 
-    `run.trec` is the first selector's ranking, `run.<selector>.trec` those of further ones.
+    `run.trec` is the first selector's ranking, `run.<selector>.trec` those of further ones. On the way each file of the
+    final tables is read and compared with the digest in its name: nothing else looks at most of them. DamagedError:
+    some are not what was written; they are removed, so that they are made again.
     """
     first_tag = plan.run_tag.split(":")[0]
-    files = {first_tag: FIRST_STAGE}
-    write_run(store.uri(FIRST_STAGE), _rankings(plan, store, None), first_tag, store.storage)
+    runs: list[tuple[str, str, str | None]] = [(first_tag, FIRST_STAGE, None)]
     for i, selector in enumerate(plan.selectors):
         tag = first_tag if selector == schema.FIRST_STAGE else f"{plan.run_tag}:{selector}"
-        name = "run.trec" if i == 0 else f"run.{selector}.trec"
-        write_run(store.uri(name), _rankings(plan, store, selector), tag, store.storage)
-        files[tag] = name
-    return files
+        runs.append((tag, "run.trec" if i == 0 else f"run.{selector}.trec", selector))
+    there = final_parts(plan, store)
+    damaged: list[DamagedError] = []
+    with contextlib.ExitStack() as stack:
+        write = [stack.enter_context(run_writer(store.uri(name), tag, store.storage)) for tag, name, _ in runs]
+        for ranking, found in in_order(lambda shard: _checked(shard, there[shard.id], store), plan.shards):
+            damaged += found
+            if ranking is not None:
+                for (_, _, of), write_one in zip(runs, write, strict=True):
+                    for query_id, doc_ids in _rankings(ranking, of or plan.selectors[0], given=of is None):
+                        write_one(query_id, doc_ids)
+        if damaged:
+            for error in damaged:
+                store.storage.delete(error.uri)
+            others = f"; so are {len(damaged) - 1} other files" if damaged[1:] else ""
+            raise DamagedError(damaged[0].uri, damaged[0].reason + others)
+    return {tag: name for tag, name, _ in runs}
 
 
-def _rankings(plan: Plan, store: RunStore, selector: str | None) -> Iterator[tuple[str, Sequence[str]]]:
-    """(query_id, doc_ids) of one selector; of the first stage when it is None."""
-    there = store.by_key(store.uri("ranking.parquet"))
-    for shard in plan.shards:
-        uri = there[store.uri("ranking.parquet", final_name(plan, shard))]
-        table = store.read_table(uri, schema.RANKING_SCHEMA)
-        if not set(table["query_id"].to_pylist()) <= set(shard.table["query_id"].to_pylist()):
-            raise DamagedError(uri, "it holds other queries")
-        rows = table.filter(pc.equal(table["selector"], selector or plan.selectors[0]))
-        order = "rank" if selector else "first_stage_rank"
-        by_query: dict[str, list[tuple[int, str]]] = {}
-        for query_id, doc_id, rank in zip(
-            rows["query_id"].to_pylist(), rows["doc_id"].to_pylist(), rows[order].to_pylist(), strict=True
-        ):
-            by_query.setdefault(query_id, []).append((rank, doc_id))
-        for query_id, documents in by_query.items():
-            yield query_id, [doc_id for _, doc_id in sorted(documents)]
+def _checked(shard: Shard, uris: Sequence[str], store: RunStore) -> tuple[pa.Table | None, list[DamagedError]]:
+    """The shard's rankings, unless they are damaged, and which of its files are."""
+    ranking: pa.Table | None = None
+    damaged: list[DamagedError] = []
+    for uri in uris:
+        try:
+            if uri.rsplit("/", 2)[-2] != RANKING:
+                store.read_checked(uri)
+                continue
+            table = store.read_table(uri, schema.RANKING_SCHEMA)
+            if not set(table["query_id"].to_pylist()) <= set(shard.table["query_id"].to_pylist()):
+                raise DamagedError(uri, "it holds other queries")
+            ranking = table
+        except DamagedError as error:
+            damaged.append(error)
+    return ranking, damaged
+
+
+def _rankings(table: pa.Table, selector: str, *, given: bool) -> Iterator[tuple[str, list[str]]]:
+    """(query_id, doc_ids) of one selector; in the first stage's order with `given`."""
+    rows = table.filter(pc.equal(table["selector"], selector))
+    ranks = rows["first_stage_rank" if given else "rank"]
+    by_query: dict[str, list[tuple[int, str]]] = {}
+    for query_id, doc_id, rank in zip(
+        rows["query_id"].to_pylist(), rows["doc_id"].to_pylist(), ranks.to_pylist(), strict=True
+    ):
+        by_query.setdefault(query_id, []).append((rank, doc_id))
+    for query_id, documents in by_query.items():
+        yield query_id, [doc_id for _, doc_id in sorted(documents)]
