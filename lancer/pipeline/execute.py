@@ -1,4 +1,4 @@
-"""One stage on one shard, and a finished shard's final tables. Runs on a worker; knows no Ray.
+"""One stage on one shard. Runs on a worker; knows no Ray.
 
 A shard's columns travel from stage to stage as one Arrow table; what a stage adds is committed as a part before the
 next one starts.
@@ -9,21 +9,21 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancer import schema
 from lancer.errors import DamagedError
-from lancer.formats.runs import scores_for
-from lancer.pipeline.isolate import call_isolating
+from lancer.pipeline.attempts import Attempts
+from lancer.pipeline.isolate import call_isolating, call_one_by_one
 from lancer.pipeline.journal import Journal, JournalledEngines
 from lancer.pipeline.plan import PlannedStage, digest
 from lancer.pipeline.store import RunStore, part_table
-from lancer.schema import CellStatus, Scale
+from lancer.schema import CellStatus
 from lancer.stages.base import Engines
 from lancer.stages.records import QUERY_REASONS
 
@@ -64,7 +64,7 @@ class Surroundings:
     engines: Engines
     alone: Callable[[], Engines]  # the engines, with nothing else running in them
     journals: Callable[[], dict[str, Journal]]  # of the shard, by engine
-    attempts: int
+    attempts: Attempts  # at the shard
 
 
 def run_stage(
@@ -106,13 +106,16 @@ def run_stage(
 
 def _compute(stage: PlannedStage, table: pa.Table, at: Surroundings) -> pa.Table:
     journals = at.journals()
+    call = call_isolating
+    if at.attempts.one_by_one:
+        call = partial(call_one_by_one, begin=partial(at.attempts.begin_row, stage.name))
     try:
-        columns, output = call_isolating(
+        columns, output = call(
             stage.stage,
             table,
             JournalledEngines(at.engines, journals),
             alone=lambda: JournalledEngines(at.alone(), journals),
-            attempts=at.attempts,
+            attempts=at.attempts.limit,
         )
     finally:
         for journal in journals.values():
@@ -144,63 +147,3 @@ def _extend(table: pa.Table, name: str, new: pa.ChunkedArray) -> pa.Table:
         return table.append_column(name, new)
     both = [a + b for a, b in zip(table[name].to_pylist(), new.to_pylist(), strict=True)]
     return table.set_column(table.column_names.index(name), name, pa.array(both, new.type))
-
-
-def final_tables(table: pa.Table, scale: Scale) -> dict[str, pa.Table]:
-    """The final tables of one shard, by their names in the run folder."""
-    rows = table.to_pylist()
-    return {
-        "ranking.parquet": pa.Table.from_pylist(list(_ranking(rows)), schema=schema.RANKING_SCHEMA),
-        "coverage.parquet": pa.Table.from_pylist(list(_coverage(rows, scale)), schema=schema.COVERAGE_SCHEMA),
-        "ledger.parquet": pa.Table.from_pylist(_records(rows, "ledger"), schema=schema.LEDGER_SCHEMA),
-        "failures.parquet": pa.Table.from_pylist(_records(rows, "failures"), schema=schema.FAILURE_SCHEMA),
-    }
-
-
-def _records(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [record for row in rows for record in row[name]]
-
-
-def _ranking(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        first = {c["doc_id"]: rank for rank, c in enumerate(row["candidates"], start=1)}
-        for ranking in row.get("rankings") or [_first_stage(row)]:
-            doc_ids = ranking["doc_ids"]
-            scores = scores_for(len(doc_ids))
-            for rank, (doc_id, score, covers) in enumerate(
-                zip(doc_ids, scores, ranking["covers"], strict=True), start=1
-            ):
-                yield {
-                    "query_id": row["query_id"],
-                    "selector": ranking["selector"],
-                    "doc_id": doc_id,
-                    "rank": rank,
-                    "score": score,
-                    "first_stage_rank": first[doc_id],
-                    "covers": covers,
-                }
-
-
-def _first_stage(row: dict[str, Any]) -> dict[str, Any]:
-    doc_ids = [c["doc_id"] for c in row["candidates"]]
-    return {"selector": schema.FIRST_STAGE, "doc_ids": doc_ids, "covers": [[] for _ in doc_ids]}
-
-
-def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
-    rated = scale is Scale.rating
-    value_name, status_name = ("ratings", "rating_status") if rated else ("probabilities", "probability_status")
-    for row in rows:
-        for i, candidate in enumerate(row["candidates"]):
-            for j, sub_question in enumerate(row.get("sub_questions", ())):
-                value = row[value_name][i][j]
-                yield {
-                    "query_id": row["query_id"],
-                    "doc_id": candidate["doc_id"],
-                    "first_stage_rank": i + 1,
-                    "sub_question_id": sub_question["id"],
-                    "sub_question": sub_question["text"],
-                    "rating": value if rated else None,
-                    "probability": None if rated else value,
-                    "status": row[status_name][i][j] or str(CellStatus.error),
-                    "raw": row["rating_raw"][i][j] if rated else "",
-                }
