@@ -7,12 +7,14 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import lancer
-from lancer.errors import LancerError, UsageError
+from lancer.errors import LancerError, PlanError, UsageError
 
 INTERRUPTED = 130
+DEFAULT_MEASURES = "alpha_nDCG@10 StRecall@10 nDCG@10"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = _command(commands, "plan", "show stages, columns, engines and the hardware they need", _plan)
     _config_arguments(plan)
+    plan.add_argument(
+        "--estimate", action="store_true", help="forecast calls, tokens, money and time; kept in `output`"
+    )
+    plan.add_argument("--sample", type=_count, metavar="N", help="queries that the forecast looks at (default 8)")
+    plan.add_argument("--rates", metavar="RUN", help="folder of an earlier run that tells how fast the engines are")
 
     validate = _command(commands, "validate", "check a config and its inputs without loading a model", _validate)
     _config_arguments(validate)
@@ -82,10 +89,32 @@ def _parser() -> argparse.ArgumentParser:
     select.add_argument("--token-counts", metavar="FILE", help="doc_id<TAB>count lines, for budget")
     select.add_argument("--explain", metavar="FILE", help="JSON Lines: what each document newly covers")
 
+    calibrate = _command(commands, "calibrate", "fit a run's values to graded labels, and find a tau", _calibrate)
+    calibrate.add_argument("--matrix", required=True, metavar="PATH", help="a run folder, or its coverage.parquet")
+    calibrate.add_argument("--qrels", required=True, metavar="FILE", help="grades; sub-question ids in column 2")
+    calibrate.add_argument("--output", required=True, metavar="FILE", help="the calibration, for judge or estimate")
+    development = calibrate.add_mutually_exclusive_group(required=True)
+    development.add_argument("--queries", metavar="FILE", help="ids of the development queries, one per line")
+    development.add_argument("--share", type=float, metavar="F", help="the development queries: this share, by hash")
+    calibrate.add_argument("--target", default="probability", choices=("probability", "grade"))
+    calibrate.add_argument("--rel", type=int, default=4, metavar="N", help="grade that counts as answered (default 4)")
+    calibrate.add_argument("--selector", metavar="SPEC", help="find its best tau (default: the best F1 of cells)")
+    calibrate.add_argument("--measure", metavar="NAME", help="of its rankings (default alpha_nDCG(rel=N)@10)")
+    calibrate.add_argument("--print", dest="form", default="text", choices=("text", "json"), help="how to print")
+
     evaluate = _command(commands, "evaluate", "score runs against judgments, or answers by their nuggets", _evaluate)
     evaluate.add_argument("--run", nargs="+", default=[], metavar="RUN", help="run files or run folders")
+    evaluate.add_argument(
+        "--stages",
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="the stages of a funnel: a run folder, or run files in order",
+    )
+    evaluate.add_argument("--kept", nargs="+", type=int, default=[], metavar="N", help="documents after each stage")
+    evaluate.add_argument("--rel", type=int, default=1, metavar="GRADE", help="of stages: relevant from here on")
     evaluate.add_argument("--qrels", nargs="+", default=[], metavar="FILE", help="optional when --ratings is given")
-    evaluate.add_argument("--measures", default="alpha_nDCG@10 StRecall@10 nDCG@10", metavar="NAMES")
+    evaluate.add_argument("--measures", metavar="NAMES", help=f"default, of runs: {DEFAULT_MEASURES}")
     evaluate.add_argument("--per-query", action="store_true")
     evaluate.add_argument("--output", default="table", choices=("table", "json", "csv", "latex"))
     evaluate.add_argument("--baseline", metavar="RUN", help="compare the others with this run: its tag, file or folder")
@@ -140,6 +169,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a number from 1")
+    return int(text)
+
+
 def _output_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", dest="form", default="text", choices=("text", "json"), help="how to print")
 
@@ -164,11 +199,36 @@ def _plan(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.describe import describe, plan_run
     from lancer.pipeline.summary import wide_console
 
+    if getattr(arguments, "estimate", False):
+        return _estimate(arguments)
+    if getattr(arguments, "sample", None) or getattr(arguments, "rates", None):
+        raise UsageError("--sample and --rates are about --estimate")
     plan = plan_run(arguments.config, arguments.overrides)
     if arguments.form == "json":
         _print_json(describe(plan).as_dict())
     else:
         wide_console().print(describe(plan).render())
+    return 0
+
+
+def _estimate(arguments: argparse.Namespace) -> int:
+    from lancer.pipeline.describe import describe, plan_run
+    from lancer.pipeline.estimating import SAMPLE, estimate_run, over_budget
+    from lancer.pipeline.estimating_tables import render_forecast
+    from lancer.pipeline.summary import wide_console
+
+    plan = plan_run(arguments.config, arguments.overrides)
+    sample = min(arguments.sample or SAMPLE, plan.inputs.table.num_rows)
+    _say(f"counting what {sample} queries would ask")
+    found = estimate_run(plan, sample=sample, rates=arguments.rates)
+    if arguments.form == "json":
+        _print_json(describe(plan).as_dict() | {"estimate": found.as_dict()})
+    else:
+        wide_console().print(describe(plan).render())
+        wide_console().print(render_forecast(found, plan.config.limits))
+    over = over_budget(plan.config.limits, found)
+    if over:
+        raise PlanError(f"the run is forecast to take {' and '.join(over)}: raise the limit, or ask for less")
     return 0
 
 
@@ -216,15 +276,21 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _cost(arguments: argparse.Namespace) -> int:
-    from lancer.pipeline.cost import read_cost
+    from lancer.pipeline.cost import cost_of
     from lancer.pipeline.cost_tables import render_cost
+    from lancer.pipeline.estimating_tables import comparison_table
+    from lancer.pipeline.folder import open_run
+    from lancer.pipeline.foretold import compare_kept
     from lancer.pipeline.summary import wide_console
 
-    cost = read_cost(arguments.run, arguments.endpoint)
+    run = open_run(arguments.run, arguments.endpoint)
+    cost, foretold = cost_of(run), compare_kept(run)
     if arguments.form == "json":
-        _print_json(cost.as_dict())
-    else:
-        wide_console().print(render_cost(cost))
+        _print_json(cost.as_dict() | {"foretold": [asdict(row) for row in foretold]})
+        return 0
+    wide_console().print(render_cost(cost))
+    if foretold:
+        wide_console().print(comparison_table(foretold))
     return 0
 
 
@@ -249,19 +315,46 @@ def _select(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from lancer.pipeline.calibrate import calibrate
+    from lancer.pipeline.calibrate_tables import render
+    from lancer.pipeline.summary import wide_console
+
+    result = calibrate(
+        arguments.matrix,
+        arguments.qrels,
+        arguments.output,
+        rel=arguments.rel,
+        target=arguments.target,
+        queries=arguments.queries,
+        share=arguments.share,
+        selector=arguments.selector,
+        measure=arguments.measure,
+    )
+    if arguments.form == "json":
+        _print_json(result.as_dict())
+    else:
+        wide_console().print(render(result))
+    return 0
+
+
 def _evaluate(arguments: argparse.Namespace) -> int:
     from lancer.evaluation.command import evaluate_command
 
     if arguments.assignments:
         return _evaluate_nuggets(arguments)
+    if arguments.stages:
+        return _evaluate_stages(arguments)
     if not arguments.run:
-        raise UsageError("evaluate needs --run or --assignments")
+        raise UsageError("evaluate needs --run, --stages or --assignments")
+    if arguments.kept or arguments.rel != 1:
+        raise UsageError("--kept and --rel are about --stages, of which there are none")
     if arguments.without_vital:
         raise UsageError("--without-vital is about --assignments, of which there are none")
     text = evaluate_command(
         runs=arguments.run,
         qrels=arguments.qrels,
-        measures=arguments.measures,
+        measures=arguments.measures or DEFAULT_MEASURES,
         per_query=arguments.per_query,
         output=arguments.output,
         baseline=arguments.baseline,
@@ -276,10 +369,29 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _evaluate_stages(arguments: argparse.Namespace) -> int:
+    from lancer.evaluation.command import evaluate_stages_command
+
+    others = ("run", "per_query", "baseline", "test", "correction", "ratings", "ratings_run", "plot", "without_vital")
+    if given := [name for name in others if getattr(arguments, name)]:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"--stages are evaluated by themselves, without {names}")
+    text = evaluate_stages_command(
+        arguments.stages,
+        arguments.qrels,
+        arguments.measures or "",
+        kept=arguments.kept,
+        rel=arguments.rel,
+        output=arguments.output,
+    )
+    sys.stdout.write(text.rstrip("\n") + "\n")
+    return 0
+
+
 def _evaluate_nuggets(arguments: argparse.Namespace) -> int:
     from lancer.evaluation.command import evaluate_nuggets_command
 
-    of_runs = [name for name in ("run", "qrels", "ratings", "ratings_run", "plot") if getattr(arguments, name)]
+    of_runs = [n for n in ("run", "stages", "qrels", "ratings", "ratings_run", "plot") if getattr(arguments, n)]
     if of_runs:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in of_runs)
         raise UsageError(f"--assignments are evaluated by themselves, without {names}")

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, get_origin
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from lancer.closed import Closed
+from lancer.engines.http_engine import HttpConfig
+from lancer.engines.replay import ReplayConfig
 from lancer.engines.table import ROLES, EngineConfig, Role
+from lancer.engines.tokenizers import has_tokenizer
 from lancer.errors import InputError, UsageError, nearest
 from lancer.evaluation.measures import parse_measures
-from lancer.schema import Scale
+from lancer.reranking.base import ByModel, ByScorer
+from lancer.reranking.table import RerankConfig
+from lancer.stages.compress import CompressConfig
 from lancer.stages.decompose import DecomposeConfig
 from lancer.stages.estimate import EstimateConfig
 from lancer.stages.judge import JudgeConfig
 from lancer.stages.retrieve import RetrieveConfig
 from lancer.stages.select import SelectConfig
 from lancer.storage import StorageConfig
+
+TAGS: Final = ("kind", "method")  # keys that tell the models of a union apart
 
 
 class RayConfig(Closed):
@@ -36,7 +43,13 @@ class RayConfig(Closed):
 
 
 class LimitsConfig(Closed):
-    """When a run ends before its end. Shares are of all queries, and of all cells judged or estimated so far."""
+    """When a run ends before its end. Shares are of all queries, and of all cells judged or estimated so far.
+
+    `usd` and `hours` are the budget of the run, over all its sessions.
+    """
+
+    usd: float | None = Field(None, gt=0)  # by `prices`
+    hours: float | None = Field(None, gt=0)  # of the wall clock, while somebody carries it out
 
     failed_queries: float = Field(0.1, ge=0, le=1)
     failed_cells: float = Field(0.1, ge=0, le=1)
@@ -52,6 +65,13 @@ class PriceConfig(Closed):
     usd_per_million_prompt_tokens: float = Field(0, ge=0)  # not cached
     usd_per_million_cached_tokens: float = Field(0, ge=0)
     usd_per_million_output_tokens: float = Field(0, ge=0)
+
+
+def _listed(value: object) -> object:
+    """One step of reranking as a list of one, none as an empty list."""
+    if value is None:
+        return ()
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _measures(text: str) -> str:
@@ -71,10 +91,12 @@ class Config(Closed):
     qrels: str | None = None  # the closing summary evaluates against it
     measures: Annotated[str, AfterValidator(_measures)] = "alpha_nDCG@10 StRecall@10"
     retrieve: RetrieveConfig
+    rerank: Annotated[tuple[RerankConfig, ...], BeforeValidator(_listed)] = ()  # a step, or a funnel of several
     decompose: DecomposeConfig | None = None
     judge: JudgeConfig | None = None
     estimate: EstimateConfig | None = None
-    select: SelectConfig | None = None  # null, like decompose and the matrix: the first stage alone
+    select: SelectConfig | None = None  # null, like decompose and the matrix: the first stage, or reranking, alone
+    compress: CompressConfig | None = None
     engines: dict[str, EngineConfig] = Field(default_factory=dict)
     storage: StorageConfig = StorageConfig()
     ray: RayConfig = RayConfig()
@@ -85,46 +107,124 @@ class Config(Closed):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        if self.judge is not None and self.estimate is not None:
-            raise ValueError("`judge` and `estimate` both make the coverage matrix; set one to null")
+        self._check_cascade()
         steps = {"decompose": self.decompose, "judge or estimate": self.judge or self.estimate, "select": self.select}
         missing = [name for name, step in steps.items() if step is None]
         if 0 < len(missing) < len(steps):
             given = ", ".join(name for name in steps if name not in missing)
             needed = " and ".join(missing)
-            raise ValueError(f"{given} also needs {needed}; for the first stage alone leave all three out")
+            raise ValueError(f"{given} also needs {needed}; for the first stage or reranking alone leave all three out")
         if self.select is not None and len(set(self.select.selectors)) < len(self.select.selectors):
             raise ValueError(f"`select.selectors` names one twice: {', '.join(self.select.selectors)}")
+        if self.compress is not None and self.compress.questions != "request" and self.decompose is None:
+            raise ValueError(f"`compress.questions` {self.compress.questions!r} needs decompose; or use 'request'")
+        self._check_orders()
         for name in self.prices:
             if name not in self.engines:
                 raise ValueError(f"`prices` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines))
+        if self.limits.usd is not None and not self.prices:
+            raise ValueError("`limits.usd` needs `prices`: without them nothing costs anything")
         for field, name, role in self._uses():
             if name not in self.engines:
                 raise ValueError(
                     f"`{field}` names engine {name!r}, which `engines` lacks" + nearest(name, self.engines)
                 )
-            if ROLES[self.engines[name].kind] != role:
-                kinds = ", ".join(kind for kind, r in ROLES.items() if r == role)
+            if role not in ROLES[self.engines[name].kind]:
+                kinds = ", ".join(kind for kind, roles in ROLES.items() if role in roles)
                 raise ValueError(
                     f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}"
                 )
+        self._check_judge()
+        dense = self.retrieve.dense
+        if dense is not None and getattr(self.engines[dense], "embeddings", None) is None:
+            raise ValueError(
+                f"`retrieve` searches with engine {dense!r}, which keeps no `embeddings` of the corpus; "
+                "`cache` keeps them in this machine's cache folder"
+            )
         return self
 
+    def _check_judge(self) -> None:
+        """What the judge's engine must be able to do."""
+        if self.judge is None:
+            return
+        name = self.judge.engine
+        engine = self.engines[name]
+        if self.judge.readout == "likelihood" and isinstance(engine, HttpConfig):
+            raise ValueError(
+                f"`judge.readout` 'likelihood' scores prompts, which engine {name!r} of kind 'http' cannot: chat "
+                "completions have no log-probabilities of a prompt; use kind 'vllm'"
+            )
+        if self.judge.max_document_tokens is not None and not has_tokenizer(engine):
+            raise ValueError(
+                f"`judge.max_document_tokens` counts tokens, and engine {name!r} of kind {engine.kind!r} has no "
+                "tokenizer here" + ("; set its `tokenizer`" if isinstance(engine, HttpConfig) else "")
+            )
+
+    def _check_orders(self) -> None:
+        names = [step.order_name for step in self.rerank]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"`rerank` has two steps called {twice!r}; give one of them a `name`")
+        if self.select is not None and (taken := set(names) & set(self.select.selectors)):
+            raise ValueError(f"`rerank` has a step called {min(taken)!r}, as a selector is; give it another `name`")
+        for step in self.rerank:
+            engine = self.engines.get(step.engine)
+            recorded = isinstance(engine, ReplayConfig) and engine.order == "recorded"
+            if recorded and isinstance(step, ByModel) and not (step.one_by_one and self.ray.workers == 1):
+                raise ValueError(
+                    f"`rerank` engine {step.engine!r} answers in recorded order: it needs `one_by_one: true` in the "
+                    "step and `ray.workers: 1`, so that queries are asked one after another"
+                )
+            if engine is not None and step.kinds and engine.kind not in step.kinds:
+                raise ValueError(
+                    f"`rerank` method {step.method!r} names engine {step.engine!r} of kind {engine.kind!r}; "
+                    f"it needs {' or '.join(step.kinds)}"
+                )
+
     @property
-    def scale(self) -> Scale:
-        """Of the coverage matrix."""
-        return Scale.rating if self.judge is not None else Scale.probability
+    def order(self) -> str | None:
+        """The name of the last order that reranking makes."""
+        return self.rerank[-1].order_name if self.rerank else None
+
+    def _check_cascade(self) -> None:
+        only = self.judge.only if self.judge is not None else None
+        if self.judge is not None and self.estimate is not None and only is None:
+            raise ValueError(
+                "`judge` and `estimate` both make the coverage matrix; set one to null, or say in `judge.only` which "
+                "cells the judge is asked for after the estimator"
+            )
+        if only is None:
+            return
+        if self.estimate is None:
+            raise ValueError("`judge.only` chooses cells by their estimates: it needs `estimate`")
+        if only.calibration is not None and self.estimate.calibration is not None:
+            raise ValueError(
+                "`judge.only.calibration` maps the estimator's own probabilities: leave `estimate.calibration` out"
+            )
+        selectors = self.select.selectors if self.select is not None else ()
+        if only.until is not None and only.until.selector not in selectors:
+            raise ValueError(
+                f"`judge.only.until` decides the top of {only.until.selector!r}, which `select.selectors` lacks"
+                + nearest(only.until.selector, selectors)
+            )
 
     def _uses(self) -> list[tuple[str, str, Role]]:
         uses: list[tuple[str, str, Role]] = []
-        if self.retrieve.source == "bm25":
+        if self.retrieve.source in ("bm25", "rrf"):
             uses.append(("retrieve.engine", self.retrieve.engine, "search"))
+        for step in self.rerank:
+            uses.append(("rerank.engine", step.engine, "scorer" if isinstance(step, ByScorer) else "text"))
+        if self.retrieve.dense is not None:
+            field = "retrieve.engine" if self.retrieve.source == "dense" else "retrieve.dense_engine"
+            uses.append((field, self.retrieve.dense, "dense search"))
         if self.decompose is not None and self.decompose.source == "llm":
             uses.append(("decompose.engine", self.decompose.engine, "text"))
         if self.judge is not None:
             uses.append(("judge.engine", self.judge.engine, "text"))
         if self.estimate is not None:
             uses.append(("estimate.engine", self.estimate.engine, "scorer"))
+        if self.compress is not None:
+            role: Role = "text" if self.compress.method == "llm" else "scorer"
+            uses.append(("compress.engine", self.compress.engine, role))
         return uses
 
 
@@ -207,18 +307,21 @@ def _explain(
 ) -> str:
     steps = _real_steps(error["loc"], tree)
     dotted, kind, found = ".".join(steps), error["type"], error.get("input")
+    tag_key, tags = "kind", list(ROLES)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
-        steps = [*steps, "kind"]
+        if error["ctx"]["discriminator"].strip("'") == "method":
+            tag_key, tags = "method", [str(m.model_fields["method"].default) for m in _models(RerankConfig)]
+        steps = [*steps, tag_key]
     place = _place(steps, path, lines, overridden)
     if kind == "extra_forbidden":
         return f"{place}: unknown key {dotted!r}{nearest(steps[-1], _siblings(steps, tree))}"
     if kind == "missing":
         return f"{place}: key {dotted!r} is missing"
     if kind == "union_tag_not_found":
-        return f"{place}: key '{dotted}.kind' is missing; allowed: {', '.join(ROLES)}"
+        return f"{place}: key '{dotted}.{tag_key}' is missing; allowed: {', '.join(tags)}"
     if kind == "union_tag_invalid":
         tag = str(error["ctx"]["tag"])
-        return f"{place}: {dotted}.kind: found {tag!r}{nearest(tag, ROLES)}"
+        return f"{place}: {dotted}.{tag_key}: found {tag!r}{nearest(tag, tags)}"
     shown = "null" if found is None else repr(found)
     shown = f"; found {shown}" if dotted and not isinstance(found, dict | list) else ""
     return f"{place}: {dotted + ': ' if dotted else ''}{_message(error)}{shown}"
@@ -250,7 +353,7 @@ def _place(steps: list[str], path: str | Path, lines: dict[str, int], overridden
 
 
 def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:
-    """pydantic's location without the tags that it puts in for unions."""
+    """pydantic's location without what it puts in: the tags of unions, the place of an item given without its list."""
     steps: list[str] = []
     at = tree
     for i, step in enumerate(loc):
@@ -258,27 +361,38 @@ def _real_steps(loc: tuple[Any, ...], tree: Any) -> list[str]:
             isinstance(at, list | tuple) and isinstance(step, int) and step < len(at)
         ):
             at = at[step]
-        elif i < len(loc) - 1:
-            continue  # a union's tag
+        elif i < len(loc) - 1 or _is_put_in(step, at):
+            continue
         steps.append(str(step))
     return steps
 
 
+def _is_put_in(step: Any, at: Any) -> bool:
+    return isinstance(at, dict) and (isinstance(step, int) or step in (at.get(key) for key in TAGS))
+
+
 def _siblings(steps: list[str], tree: Any) -> list[str]:
     """The keys that are allowed where the unknown one stands."""
-    fields = {name: field.annotation for name, field in Config.model_fields.items()}
+    annotation: Any = Config
     at: Any = tree
-    for depth, step in enumerate(steps[:-1]):
-        at = at[step]
-        if steps[0] == "engines" and depth == 0:
-            continue
-        if steps[0] == "engines":
-            kinds = {m.model_fields["kind"].default: m for m in _models(EngineConfig)}
-            model = kinds.get(at.get("kind"))
-        else:
-            model = next(iter(_models(fields[step])), None)
-        fields = {} if model is None else {name: field.annotation for name, field in model.model_fields.items()}
-    return list(fields)
+    for step in steps[:-1]:
+        inside = isinstance(at, list) or get_origin(annotation) is dict  # its items have the annotation's models
+        at = at[int(step)] if isinstance(at, list) else at[step]
+        if not inside:
+            model = _model(annotation, {})
+            annotation = None if model is None else model.model_fields[step].annotation
+    model = _model(annotation, at)
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model(annotation: Any, value: Any) -> type[Closed] | None:
+    """The config model in an annotation; of several the one that the value's `kind` or `method` names."""
+    models = _models(annotation)
+    if len(models) < 2:
+        return next(iter(models), None)
+    named = {value[key] for key in TAGS if key in value} if isinstance(value, dict) else set()
+    own = (m for m in models if any(m.model_fields[key].default in named for key in TAGS if key in m.model_fields))
+    return next(own, None)
 
 
 def _models(annotation: Any) -> list[type[Closed]]:

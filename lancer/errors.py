@@ -3,12 +3,13 @@
 LancerError                      1
 ├── UsageError                   2   command line, config key or value, selector spec, measure name
 ├── InputError                   3   a file that was given: missing, malformed, empty, inconsistent
-├── PlanError                    4   the run cannot fit: hardware, columns, scales
+├── PlanError                    4   the run cannot fit: hardware, columns, scales, budget
 ├── SetupError                   5   this machine lacks a package, Java, a model
 ├── EngineError                  6   an engine did not start, or cannot go on
 │   ├── EngineDied               6   it died under some calls; it may be started again
 │   └── EngineNotStarted         6   it was thought not to be needed
 ├── LimitError                   7   more failures than the config allows
+│   └── BudgetError              7   the run has spent what it may
 ├── OutputError                  8   the output cannot be written, or holds another run
 │   └── DamagedError             8   a file of the run is not what was written
 └── StorageError                 9   the object store does not answer or refuses
@@ -64,7 +65,7 @@ def _input_error(message: str, file: str | Path | None, line: int | None, field:
 
 
 class PlanError(LancerError):
-    """The run cannot fit: too little hardware, a missing column, a tau outside the matrix's scale."""
+    """The run cannot fit: too little hardware, a missing column, a tau outside the scale, too small a budget."""
 
     exit_code = 4
 
@@ -100,6 +101,10 @@ class LimitError(LancerError):
     """More queries or cells failed than the config's limits allow."""
 
     exit_code = 7
+
+
+class BudgetError(LimitError):
+    """The run has cost, or taken, as much as its config allows in all."""
 
 
 class OutputError(LancerError):

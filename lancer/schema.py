@@ -7,14 +7,16 @@ stage fingerprint: change it with any change of meaning here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 FIRST_STAGE: Final = "first-stage"  # where a selector's name is asked for and none selected
+RERANK: Final = "rerank"  # the same, after reranking alone; `rerank.<name>` is one of its steps
 
 RATING_SCALE: Final = (0, 5)
 PROBABILITY_SCALE: Final = (0.0, 1.0)
@@ -39,6 +41,7 @@ class CellStatus(StrEnum):
     unreadable = "unreadable"  # the model's output holds no rating
     no_text = "no_text"  # the candidate has no document text: never scored
     error = "error"  # the engine failed on this cell
+    not_kept = "not_kept"  # reranking kept other candidates: never scored, and in no coverage table
     estimated = "estimated"  # not judged: the value is the estimator's, in the scale of ratings
 
 
@@ -49,6 +52,16 @@ class DecomposeStatus(StrEnum):
     ok = "ok"
     too_few = "too_few"  # fewer than asked for after all attempts; those found are used
     failed = "failed"  # none
+
+
+class CompressStatus(StrEnum):
+    """What became of a document that was to be compressed."""
+
+    ok = "ok"  # some of its sentences stay
+    nothing = "nothing"  # none helps: it adds nothing to an answer
+    unreadable = "unreadable"  # the model's output names no sentences: the whole document stays
+    error = "error"  # the engine failed on it: the whole document stays
+    no_text = "no_text"
 
 
 CANDIDATE: Final = pa.struct(
@@ -72,6 +85,33 @@ RANKING: Final = pa.struct(
     ]
 )
 
+SPAN: Final = pa.struct(  # text[start:end] of the document's text, title and body, in characters
+    [
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("end", pa.int32(), nullable=False),
+        pa.field("score", pa.float32()),  # the bi-encoder's; null where an LLM chose, or nothing did
+    ]
+)
+SPANS: Final = pa.list_(pa.field("item", SPAN, nullable=False))  # whole sentences, in the text's order
+COMPRESSED_DOCUMENT: Final = pa.struct(
+    [
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("characters", pa.int32(), nullable=False),  # of the whole document
+        pa.field("text", pa.string(), nullable=False),  # of the spans, a blank between two
+        pa.field("spans", SPANS, nullable=False),
+        pa.field("raw", pa.string(), nullable=False),  # the model's last output; "" = no call
+    ]
+)
+ORDER: Final = pa.struct(
+    [
+        pa.field("doc_ids", pa.list_(pa.string()), nullable=False),  # best first, every candidate once
+        pa.field("scores", pa.list_(pa.float64()), nullable=False),  # beside doc_ids; null = none
+        pa.field("kept", pa.int32(), nullable=False),  # so many of the first go on to later stages
+        pa.field("raw", pa.list_(pa.string()), nullable=False),  # what the model answered, call by call
+    ]
+)
+
 QUERY_ID: Final = pa.field("query_id", pa.string(), nullable=False)
 TEXT: Final = pa.field("text", pa.string(), nullable=False)
 TITLE: Final = pa.field("title", pa.string())
@@ -92,7 +132,17 @@ RATING_STATUS: Final = pa.field("rating_status", pa.list_(pa.list_(pa.string()))
 RATING_RAW: Final = pa.field("rating_raw", pa.list_(pa.list_(pa.string())), nullable=False)  # "" = no call
 PROBABILITIES: Final = pa.field("probabilities", pa.list_(pa.list_(pa.float32())), nullable=False)
 PROBABILITY_STATUS: Final = pa.field("probability_status", pa.list_(pa.list_(pa.string())), nullable=False)
+PROBABILITY_RAW: Final = pa.field("probability_raw", pa.list_(pa.list_(pa.string())), nullable=False)  # "" = no call
+# Of each candidate's text, the characters left out of the judge's prompts: 0 = judged whole; null = no text.
+CUT_CHARACTERS: Final = pa.field("cut_characters", pa.list_(pa.int32()), nullable=False)
 RANKINGS: Final = pa.field("rankings", pa.list_(RANKING), nullable=False)
+COMPRESSED: Final = pa.field("compressed", pa.list_(COMPRESSED_DOCUMENT), nullable=False)  # the top documents, in order
+
+
+def order_field(name: str) -> pa.Field:
+    """The column of a named order of the candidates, which stay as they are."""
+    return pa.field(f"order.{name}", ORDER, nullable=False)
+
 
 INPUT_SCHEMA: Final = pa.schema(
     [QUERY_ID, TEXT, TITLE, BACKGROUND, PROBLEM_STATEMENT, GIVEN_CANDIDATES, GIVEN_SUB_QUESTIONS]
@@ -133,12 +183,13 @@ FAILURE_SCHEMA: Final = pa.schema(
 RANKING_SCHEMA: Final = pa.schema(
     [
         QUERY_ID,
-        pa.field("selector", pa.string(), nullable=False),
+        pa.field("selector", pa.string(), nullable=False),  # or `rerank.<name>`, a named order; `rerank`, the last one
         pa.field("doc_id", pa.string(), nullable=False),
         pa.field("rank", pa.int32(), nullable=False),  # from 1
         pa.field("score", pa.float64(), nullable=False),  # strictly decreasing with rank
         pa.field("first_stage_rank", pa.int32(), nullable=False),
         pa.field("covers", pa.list_(pa.string()), nullable=False),
+        pa.field("kept", pa.bool_(), nullable=False),  # false: reranking put it behind, no later stage sees it
     ]
 )
 COVERAGE_SCHEMA: Final = pa.schema(
@@ -152,5 +203,33 @@ COVERAGE_SCHEMA: Final = pa.schema(
         pa.field("probability", pa.float32()),  # scale probability, 0..1
         pa.field("status", pa.string(), nullable=False),
         pa.field("raw", pa.string(), nullable=False),
+        pa.field("cut_characters", pa.int32()),  # of the document, not shown to the judge; null = not judged
     ]
 )
+COMPRESSED_SCHEMA: Final = pa.schema(
+    [
+        QUERY_ID,
+        pa.field("doc_id", pa.string(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),  # from 1
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("characters", pa.int32(), nullable=False),  # of the whole document
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("spans", SPANS, nullable=False),
+        pa.field("raw", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class MatrixFields:
+    """The columns of a coverage matrix in one scale."""
+
+    values: pa.Field
+    status: pa.Field
+    raw: pa.Field
+
+
+MATRIX: Final = {
+    Scale.rating: MatrixFields(RATINGS, RATING_STATUS, RATING_RAW),
+    Scale.probability: MatrixFields(PROBABILITIES, PROBABILITY_STATUS, PROBABILITY_RAW),
+}

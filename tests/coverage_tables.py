@@ -45,6 +45,7 @@ def write_ranking(path: Path, query_id: str, doc_ids: Sequence[str], selectors: 
             "score": float(i + 1),
             "first_stage_rank": i + 1,
             "covers": [],
+            "kept": True,
         }
         for selector in selectors
         for i, doc_id in enumerate(doc_ids)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Block, Generation, Hit, Message, Sampling, ScoredBlock
 
 
@@ -77,9 +78,14 @@ class Engines:
         text: ScriptedText | None = None,
         scorer: ScriptedScorer | None = None,
         search: ScriptedSearch | None = None,
+        searches: dict[str, ScriptedSearch] | None = None,
         texts: dict[str, str] | None = None,
+        tokens: ChatTokens | None = None,
+        context: int | None = None,
     ) -> None:
         self._text, self._scorer, self._search, self._documents = text, scorer, search, Texts(texts or {})
+        self._tokens, self._context = tokens, context
+        self._searches = searches or {}
 
     def text(self, name: str) -> ScriptedText:
         assert self._text is not None
@@ -90,8 +96,15 @@ class Engines:
         return self._scorer
 
     def search(self, name: str) -> ScriptedSearch:
-        assert self._search is not None
-        return self._search
+        search = self._searches.get(name, self._search)
+        assert search is not None
+        return search
 
     def documents(self) -> Texts:
         return self._documents
+
+    def context(self, name: str) -> int | None:
+        return self._context
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        return self._tokens

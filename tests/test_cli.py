@@ -137,6 +137,43 @@ def test_plan_as_json(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan["output"] == str(small / "run")
 
 
+def test_plan_with_a_forecast(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    priced = "prices.scorer={usd_per_million_prompt_tokens: 1000}"
+    assert main(["plan", "config.yaml", priced, "--estimate", "--sample", "4", "--output", "json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    estimate = plan["estimate"]
+    pairs = plan["estimate"]["total"]["counts"]["pairs"]
+    assert (pairs["value"], pairs["low"], pairs["high"]) == (9 * 8, 9 * 8, 9 * 8)
+    assert json.loads((small / "run/estimate.json").read_text()) == estimate
+    assert [s["name"] for s in plan["stages"]] == STAGES
+
+    usd = estimate["total"]["usd"]["value"]
+    limits = [f"limits.usd={usd / 2}", "limits.hours=1"]
+    assert main(["plan", "config.yaml", priced, *limits, "--estimate"]) == 4
+    out, err = capsys.readouterr()
+    assert "forecast for 4 queries, from 4 of them" in out
+    assert "limits.hours 1: what the run takes of it is not known" in out
+    assert f"lancer: the run is forecast to take USD {usd:,.2f} of limits.usd" in err
+    assert main(["plan", "config.yaml", priced, f"limits.usd={usd * 2}", "--estimate"]) == 0
+    assert f"limits.usd {usd * 2:g}: enough" in capsys.readouterr().out
+
+
+def test_a_forecast_is_not_kept_in_a_folder_of_other_files(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (small / "run").mkdir()
+    (small / "run/thesis.txt").write_text("mine")
+    assert main(["plan", "config.yaml", "--estimate"]) == 8
+    assert "holds files, but no run.json" in capsys.readouterr().err
+
+
+def test_sample_and_rates_are_about_a_forecast(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "config.yaml", "--sample", "3"]) == 2
+    assert "--sample and --rates are about --estimate" in capsys.readouterr().err
+    assert main(["plan", "config.yaml", "--estimate", "--rates", "nothing"]) == 3
+    with pytest.raises(SystemExit):
+        main(["plan", "config.yaml", "--estimate", "--sample", "0"])
+    assert "found '0'; allowed: a number from 1" in capsys.readouterr().err
+
+
 def test_names_are_shown_as_they_are(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "config.yaml", 'output="run [/b] :car: [red]x"']) == 0
     assert "output: run [/b] :car: [red]x" in capsys.readouterr().out

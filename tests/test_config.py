@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lancer.config import load_config
+from lancer.config import Config, load_config
 from lancer.errors import InputError, UsageError
-from lancer.schema import Scale
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -38,7 +37,14 @@ def write(tmp_path: Path, text: str = GOOD) -> Path:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_the_configs_in_the_repository_load(path: Path) -> None:
     config = load_config(path)
-    assert (config.select is None) == (path.stem == "bm25"), "bm25.yaml is the first stage alone"
+    alone = path.stem == "bm25" or path.stem.startswith("rerank-")
+    assert (config.select is None) == alone, "the first stage alone, and baseline rerankers"
+    assert bool(config.rerank) == (path.stem == "funnel" or path.stem.startswith("rerank-"))
+
+
+def test_a_config_per_reranker() -> None:
+    methods = {step.method for path in CONFIGS if path.stem.startswith("rerank-") for step in load_config(path).rerank}
+    assert methods == {"bi-encoder", "cross-encoder", "mmr", "pointwise", "graded", "listwise", "setwise"}
 
 
 def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
@@ -46,7 +52,6 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
         write(tmp_path), ["retrieve.depth=7", "estimate=null", "judge.engine=llm", "select.selectors=[sum(tau=2)]"]
     )
     assert config.retrieve.depth == 7
-    assert config.scale is Scale.rating
     assert config.select is not None
     assert config.select.selectors == ("sum(tau=2)",)
 
@@ -59,7 +64,11 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
         ('    model: "embedded:minilm"', "    modell: m", "unknown key 'engines.scorer.modell'; did you mean 'model'?"),
         ("depth: 10", "depth: 0", "config.yaml:4: retrieve.depth: Input should be greater than or equal to 1; found 0"),
         ("depth: 10", "depth: ten", "retrieve.depth"),
-        ("source: bm25", "source: bm52", "config.yaml:4: retrieve.source: Input should be 'bm25', 'run' or 'requests'"),
+        (
+            "source: bm25",
+            "source: bm52",
+            "config.yaml:4: retrieve.source: Input should be 'bm25', 'dense', 'rrf', 'run' or 'requests'",
+        ),
         ("output: runs/x\n", "", "key 'output' is missing"),
         ("sum(tau=0)", "smu(tau=0)", "did you mean 'sum'?"),
         ("sum(tau=0)", "sum(tau=abc)", "abc"),
@@ -71,6 +80,11 @@ def test_overrides_are_yaml_values_at_dotted_keys(tmp_path: Path) -> None:
         ('    model: "embedded:minilm"', "", "config.yaml:12: key 'engines.scorer.model' is missing"),
         ("estimate:\n  engine: scorer", "judge: {}\nestimate: {}", "`judge` and `estimate` both make the coverage"),
         ("estimate:\n  engine: scorer\n", "", "decompose, select also needs judge or estimate"),
+        (
+            "estimate:\n  engine: scorer",
+            "judge: {readout: expected, layout: per-document}",
+            "config.yaml:6: judge: `readout` 'expected' reads one rating per prompt",
+        ),
         ("output: runs/x", "output: 2026", "config.yaml:1: output: must be text, in quotes where YAML reads a number"),
         ("output: runs/x", 'output: ""', "config.yaml:1: output: "),
         ('["sum(tau=0)"]', "[sum, sum(tau=1)]", "`select.selectors` names one twice: sum(tau=1), sum(tau=1)"),
@@ -93,7 +107,7 @@ def test_a_bad_config_names_the_line_and_the_key(tmp_path: Path, old: str, new: 
         ("output.x=3", "'output' is a value, it holds no keys"),
         ("retrieve.dpth=3", "override retrieve.dpth: unknown key 'retrieve.dpth'; did you mean 'depth'?"),
         ("retrieve.depth=-1", "override retrieve.depth: retrieve.depth: Input should be greater"),
-        ("a.b.c=1", "override a.b.c: unknown key 'a'; allowed: corpus, "),
+        ("a.b.c=1", "override a.b.c: unknown key 'a'; allowed: compress, corpus, "),
         ("engines.llm.kind=vlm", "override engines.llm.kind: engines.llm.kind: found 'vlm'; did you mean 'vllm'?"),
         ("engines.llm={kind: vllm}", "override engines.llm: key 'engines.llm.model' is missing"),
         ("retrieve.query=[titel]", "override retrieve.query: retrieve.query.0: Input should be 'title'"),
@@ -104,6 +118,48 @@ def test_a_bad_override_is_named(tmp_path: Path, override: str, message: str) ->
     with pytest.raises(UsageError) as error:
         load_config(write(tmp_path), [override])
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rerank", "message"),
+    [
+        ("{method: listwse, engine: llm}", "config.yaml:5: rerank.method: found 'listwse'; did you mean 'listwise'?"),
+        ("{engine: llm}", "config.yaml:5: key 'rerank.method' is missing; allowed: bi-encoder, "),
+        ("{method: listwise, engine: llm, windw: 9}", "unknown key 'rerank.windw'; did you mean 'window'?"),
+        ("[{method: mmr, engine: scorer, lamda: 1}]", "unknown key 'rerank.0.lamda'; did you mean 'lambda'?"),
+        ("{method: mmr, engine: scorer, lambda: 2}", "rerank.lambda: Input should be less than or equal to 1; found 2"),
+        ("{method: listwise, engine: llm, window: 5}", "rerank: step 10 is more than window 5"),
+        ("{method: listwise, engine: scorer}", "`rerank.engine` names engine 'scorer' of kind 'bi-encoder'; it needs"),
+        ("{method: cross-encoder, engine: scorer}", "'cross-encoder' names engine 'scorer' of kind 'bi-encoder'; it"),
+        ("{method: mmr, engine: scorr}", "`rerank.engine` names engine 'scorr', which `engines` lacks; did you mean"),
+        ("[{method: mmr, engine: scorer}, {method: mmr, engine: scorer}]", "`rerank` has two steps called 'mmr'; give"),
+        ("{method: mmr, engine: scorer, name: max}", "`rerank` has a step called 'max', as a selector is"),
+        ("{method: mmr, engine: scorer, name: a b}", "rerank.name: String should match pattern"),
+        ("{method: graded, engine: recorded}", "it needs `one_by_one: true` in the step and `ray.workers: 1`"),
+    ],
+)
+def test_a_bad_reranker_is_named(tmp_path: Path, rerank: str, message: str) -> None:
+    text = GOOD.replace("decompose:", f"rerank: {rerank}\ndecompose:").replace('"sum(tau=0)"', "max")
+    with pytest.raises(UsageError) as error:
+        load_config(write(tmp_path, text + "  recorded: {kind: replay, path: a, order: recorded}\n"))
+    assert message in str(error.value)
+
+
+def test_reranking_is_one_step_or_several_or_none(tmp_path: Path) -> None:
+    step = "{method: bi-encoder, engine: scorer}"
+    one, none = (load_config(write(tmp_path), [f"rerank={given}"]) for given in (step, "null"))
+    several = load_config(write(tmp_path), [f"rerank=[{step}, {{method: mmr, engine: scorer, name: last}}]"])
+    assert [(len(c.rerank), c.order) for c in (one, none, several)] == [(1, "bi-encoder"), (0, None), (2, "last")]
+    assert Config.model_validate(several.model_dump(mode="json")) == several
+    recorded = "{kind: replay, path: a, order: recorded}"
+    load_config(
+        write(tmp_path),
+        [
+            f"engines.recorded={recorded}",
+            "ray.workers=1",
+            "rerank={method: graded, engine: recorded, one_by_one: true}",
+        ],
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,3 +191,17 @@ def test_a_bad_item_is_told_once(tmp_path: Path) -> None:
         "override select.selectors: select.selectors.0: unknown selector 'smu'; did you mean 'sum'?"
     )
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("judge", "message"),
+    [
+        ("{engine: served, readout: likelihood}", "engine 'served' of kind 'http' cannot"),
+        ("{engine: served, max_document_tokens: 400}", "has no tokenizer here; set its `tokenizer`"),
+        ("{engine: made_up, max_document_tokens: 400}", "of kind 'synthetic' has no tokenizer here"),
+    ],
+)
+def test_what_the_judges_engine_cannot_do_is_told_before_it_starts(tmp_path: Path, judge: str, message: str) -> None:
+    engines = 'engines.served={kind: http, base_url: "http://h/v1", model: m}', "engines.made_up={kind: synthetic}"
+    with pytest.raises(UsageError, match=message):
+        load_config(write(tmp_path), ["estimate=null", f"judge={judge}", *engines])

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lancer import schema
+from lancer.stages.judge import Judge, JudgeConfig
 
 GOLDEN = Path(__file__).with_name("golden")
 SCHEMAS: dict[str, pa.Schema] = {
@@ -18,8 +19,11 @@ SCHEMAS: dict[str, pa.Schema] = {
     "failures": schema.FAILURE_SCHEMA,
     "retrieve": pa.schema([schema.CANDIDATES]),
     "decompose": pa.schema([schema.SUB_QUESTIONS, schema.DECOMPOSE_STATUS, schema.DECOMPOSE_RAW]),
-    "judge": pa.schema([schema.RATINGS, schema.RATING_STATUS, schema.RATING_RAW]),
+    "judge": pa.schema(Judge(JudgeConfig()).adds),
+    "likelihood": pa.schema(Judge(JudgeConfig(readout="likelihood")).adds),
     "estimate": pa.schema([schema.PROBABILITIES, schema.PROBABILITY_STATUS]),
+    "compress": pa.schema([schema.COMPRESSED]),
+    "compressed": schema.COMPRESSED_SCHEMA,
     "select": pa.schema([schema.RANKINGS]),
 }
 

@@ -1,12 +1,16 @@
-"""A pair scorer: cosine of the embeddings of document and sub-question (Reimers and Gurevych, 2019).
+"""An encoder of single texts: embeddings, pair scores from them, and exact dense retrieval.
 
-The cosine, clipped to 0..1, stands for a coverage probability; it is not calibrated. Every text is embedded once per
-block, however many pairs it is in. A block is packed from its own texts only and in an order that depends on nothing
+The score of a pair, 0 to 1, stands for a coverage probability; it is not calibrated. By `similarity` it is the cosine
+of two embeddings (Reimers and Gurevych, 2019), a late interaction of their tokens (Khattab and Zaharia, 2020), or the
+cosine of the document's best sentence. Every text is encoded once per block, however many pairs it is in, or once per
+corpus where `embeddings` are kept. A block is packed from its own texts only and in an order that depends on nothing
 else, so its scores are the same bits whatever is scored beside it, in whatever order, on however many workers.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import threading
 import time
@@ -16,14 +20,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from lancer.closed import Closed
+from lancer.engines.cache import cache_dir
 from lancer.engines.embedded import resolve_model
+from lancer.engines.embeddings import (
+    EMBEDDINGS_VERSION,
+    PART_DOCUMENTS,
+    CorpusEmbeddings,
+    Shelf,
+    corpus_embeddings,
+)
 from lancer.engines.meter import Meter
-from lancer.engines.protocols import Block, EngineClock, ScoredBlock
+from lancer.engines.protocols import Block, EngineClock, Hit, ScoredBlock, Side
+from lancer.engines.similarity import FloatArray, best_sentence, cosine, late_interaction
+from lancer.engines.sources import DocumentSource
 from lancer.errors import EngineError, SetupError, UsageError
+from lancer.storage import Storage
 
 
 class BiEncoderConfig(Closed):
@@ -38,76 +52,179 @@ class BiEncoderConfig(Closed):
     pooling: Literal["mean", "cls"] = "mean"
     query_prefix: str = ""
     document_prefix: str = ""
+    similarity: Literal["cosine", "max-sim", "best-sentence"] = "cosine"
+    """Of a pair, see `lancer.engines.similarity`; retrieval is by cosine always."""
+    embeddings: str | None = Field(None, min_length=1)
+    """Those of the whole corpus are computed once and kept: `cache` = in this machine's cache folder, else a folder or
+    an s3:// prefix. Retrieval needs them, cosines use them. null: candidates are encoded as they come."""
     # Pairs per CPU second with MiniLM on 100 passages x 10 sub-questions: 1024 465, 2048 416, 4096 381, 16384 211.
     batch_tokens: int = Field(default=2048, gt=0)
     """Padded tokens in a batch; a single longer text is a batch of its own."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, gt=0)
-    """On a CPU; None = every core this process may use."""
+    """On a CPU; None = the cores that this process may use, shared out evenly among the replicas."""
     replicas: int = Field(default=1, gt=0)
     num_cpus: float = Field(default=0.5, ge=0)
     num_gpus: float = Field(default=0, ge=0)
 
     def result_fields(self) -> dict[str, object]:
-        """What enters fingerprints, beside the resolved revision. `batch_tokens` is in it: low bits depend on it."""
-        return self.model_dump(exclude={"kind", "revision", "device", "threads", "replicas", "num_cpus", "num_gpus"})
+        """What enters fingerprints, beside the resolved revision. `batch_tokens` is in it: low bits depend on it.
+
+        Of `embeddings` only whether they are used: then add what identifies the corpus.
+        """
+        place = {"kind", "revision", "device", "threads", "replicas", "num_cpus", "num_gpus", "embeddings"}
+        kept = None if self.embeddings is None else {"version": EMBEDDINGS_VERSION, "part": PART_DOCUMENTS}
+        fields = self.model_dump(exclude=place) | {"embeddings": kept}
+        return fields if self.similarity != "best-sentence" else fields | {"sentences": _sentences_version()}
 
 
 class BiEncoder:
-    """A `PairScorer`.
+    """A `PairScorer`, an `Embedder`, and with `embeddings` a `SearchEngine` over `source`.
 
     Raises:
         SetupError: torch, the device or the model is missing.
-        UsageError: `max_tokens` is more than the model has positions.
+        UsageError: `max_tokens` is more than the model has positions, or `embeddings` without a corpus.
     """
 
-    def __init__(self, config: BiEncoderConfig) -> None:
+    def __init__(
+        self, config: BiEncoderConfig, source: DocumentSource | None = None, storage: Storage | None = None
+    ) -> None:
         self._meter = Meter()
         self.config = config
         self.truncated = 0  # texts cut to max_tokens so far
+        self._encoded = 0  # tokens so far
         self._lock = threading.Lock()
         self._tokenizer, self._model, self._device = _load(config)
+        self._specials = set(self._tokenizer.all_special_ids)
+        self._corpus: CorpusEmbeddings | None = None
+        if config.embeddings is not None:
+            if source is None or source.kind == "index":
+                raise UsageError("key 'corpus' is missing: there are no documents to keep `embeddings` of")
+            storage = storage or Storage()
+            shelf = _shelf(config, source, storage)
+            self._corpus = corpus_embeddings(source.open(storage), shelf, lambda texts: self.embed(texts, "document"))
         self._meter.ready()
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
         """See `PairScorer.score`. EngineError: out of memory."""
         return [self._score(block) for block in blocks]
 
-    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Unit vectors, shape (texts, dimensions), without prefixes; equal texts are embedded once."""
+    def embed(self, texts: Sequence[str], side: Side) -> FloatArray:
+        """See `Embedder.embed`."""
         with self._lock, self._meter:
-            return self._embed(texts)[0]
+            return self._vectors([(text, side) for text in texts])
+
+    def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
+        """The documents of the highest cosine, ties by doc_id. A query is encoded alone: nothing beside it matters.
+
+        UsageError: the engine has no `embeddings`.
+        """
+        if self._corpus is None:
+            raise UsageError("a bi-encoder without `embeddings` cannot search")
+        with self._lock, self._meter:
+            vectors = [self._vectors([(query, "query")])[0] for query in queries]
+            hits = [self._corpus.search(vector, depth) for vector in vectors]
+        self._meter.add(calls=len(queries))
+        return hits
 
     def clock(self) -> EngineClock:
-        """Start-up until the model is loaded; busy = embedding; a call is a block."""
+        """Start-up until model and kept embeddings are there; busy = at work; a call is a block or a query."""
         return self._meter.clock()
 
     def _score(self, block: Block) -> ScoredBlock:
-        documents = [self.config.document_prefix + text for text in block.documents]
-        sub_questions = [self.config.query_prefix + text for text in block.sub_questions]
         submitted = time.monotonic()
         with self._lock, self._meter:
             began = time.monotonic()
-            vectors, tokens = self._embed(documents + sub_questions)
+            before = self._encoded
+            if self.config.similarity == "cosine":
+                scores = self._cosines(block)
+            elif self.config.similarity == "max-sim":
+                scores = self._late_interaction(block)
+            else:
+                scores = self._best_sentences(block)
             ended = time.monotonic()
         self._meter.add(calls=1)
-        # In doubles the sum does not depend, after rounding, on where in the matrix a pair is.
-        wide = vectors.astype(np.float64)
-        cosines = wide[: len(documents)] @ wide[len(documents) :].T
-        scores = np.clip(cosines, 0.0, 1.0).astype(np.float32)
+        tokens = self._encoded - before
         return ScoredBlock(scores=scores, tokens=tokens, queue_s=began - submitted, run_s=ended - began)
 
-    def _embed(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.float32], int]:
+    def _cosines(self, block: Block) -> FloatArray:
+        vectors = self._vectors(
+            [(text, "document") for text in block.documents] + [(text, "query") for text in block.sub_questions]
+        )
+        return cosine(vectors[: len(block.documents)], vectors[len(block.documents) :])
+
+    def _late_interaction(self, block: Block) -> FloatArray:
+        documents = [self._as_document(text) for text in block.documents]
+        tokens = self._embed_tokens(documents + [self._as_query(text) for text in block.sub_questions])
+        return late_interaction(tokens[: len(documents)], tokens[len(documents) :])
+
+    def _best_sentences(self, block: Block) -> FloatArray:
+        from lancer.text.sentences import sentence_spans
+
+        split = [[text[a:b] for a, b in sentence_spans(text)] or [text] for text in block.documents]
+        flat = [self._as_document(sentence) for parts in split for sentence in parts]
+        vectors = self._embed(flat + [self._as_query(text) for text in block.sub_questions])
+        return best_sentence(vectors[: len(flat)], [len(parts) for parts in split], vectors[len(flat) :])
+
+    def _as_document(self, text: str) -> str:
+        return self.config.document_prefix + text
+
+    def _as_query(self, text: str) -> str:
+        return self.config.query_prefix + text
+
+    def _vectors(self, texts: Sequence[tuple[str, Side]]) -> FloatArray:
+        """Unit vectors, shape (texts, dimensions): the corpus's where they are kept."""
+        shown = [self._as_document(text) if side == "document" else self._as_query(text) for text, side in texts]
+        found: dict[str, FloatArray] = {}
+        if self._corpus is not None:
+            alike = self.config.query_prefix == self.config.document_prefix
+            for (text, side), whole in zip(texts, shown, strict=True):
+                if (side == "document" or alike) and (vector := self._corpus.of_text(text)) is not None:
+                    found[whole] = vector
+        new = [whole for whole in dict.fromkeys(shown) if whole not in found]
+        found.update(zip(new, self._embed(new), strict=True))
+        return np.array([found[whole] for whole in shown], np.float32).reshape(
+            len(shown), self._model.config.hidden_size
+        )
+
+    def _embed(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors, shape (texts, dimensions); equal texts are encoded once."""
         distinct = list(dict.fromkeys(texts))
-        token_ids = self._tokenize(distinct)
         vectors = np.zeros((len(distinct), self._model.config.hidden_size), np.float32)
-        for rows in _pack(token_ids, self.config.batch_tokens):
-            vectors[rows] = self._forward([token_ids[row] for row in rows])
-        tokens = sum(map(len, token_ids))
-        self._meter.add(tokens=tokens)
+        for rows, hidden, mask in self._encode(distinct):
+            vectors[rows] = self._pool(hidden, mask)
         row_of = {text: row for row, text in enumerate(distinct)}
-        return vectors[[row_of[text] for text in texts]], tokens
+        return vectors[[row_of[text] for text in texts]]
+
+    def _embed_tokens(self, texts: Sequence[str]) -> list[FloatArray]:
+        """Unit vectors of the tokens of each text, shape (tokens, dimensions), without the special ones."""
+        import torch
+
+        distinct = list(dict.fromkeys(texts))
+        vectors: dict[str, FloatArray] = {}
+        for rows, hidden, mask in self._encode(distinct, own_tokens=True):
+            units = torch.nn.functional.normalize(hidden, dim=-1).cpu().numpy()
+            for row, unit, own in zip(rows, units, mask.cpu().numpy(), strict=True):
+                vectors[distinct[row]] = unit[own.astype(bool)]
+        return [vectors[text] for text in texts]
+
+    def _encode(self, texts: list[str], *, own_tokens: bool = False) -> Iterator[tuple[list[int], Any, Any]]:
+        """Batches: the rows in `texts`, hidden states (rows, tokens, dimensions), and which tokens are no padding.
+
+        `own_tokens`: and no special ones.
+        """
+        token_ids = self._tokenize(texts)
+        for rows in _pack(token_ids, self.config.batch_tokens):
+            hidden, mask = self._forward([token_ids[row] for row in rows])
+            if own_tokens:
+                for line, row in zip(mask, rows, strict=True):
+                    special = [i for i, token in enumerate(token_ids[row]) if token in self._specials]
+                    line[special] = 0
+            yield rows, hidden, mask
+        tokens = sum(map(len, token_ids))
+        self._encoded += tokens
+        self._meter.add(tokens=tokens)
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
         if not texts:
@@ -121,7 +238,8 @@ class BiEncoder:
         self.truncated += sum(rows > 1 for rows in Counter(encoded["overflow_to_sample_mapping"]).values())
         return [first[text] for text in range(len(texts))]
 
-    def _forward(self, token_ids: list[list[int]]) -> npt.NDArray[np.float32]:
+    def _forward(self, token_ids: list[list[int]]) -> tuple[Any, Any]:
+        """Hidden states in float32 and the mask of what is no padding."""
         import torch
 
         longest = max(map(len, token_ids))
@@ -138,12 +256,33 @@ class BiEncoder:
             raise EngineError(
                 f"out of memory with batches of {self.config.batch_tokens} tokens; lower batch_tokens: {error}"
             ) from error
+        return hidden, mask
+
+    def _pool(self, hidden: Any, mask: Any) -> FloatArray:
+        import torch
+
         if self.config.pooling == "cls":
             pooled = hidden[:, 0]
         else:
             pooled = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
-        vectors: npt.NDArray[np.float32] = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
+        vectors: FloatArray = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return vectors
+
+
+def _shelf(config: BiEncoderConfig, source: DocumentSource, storage: Storage) -> Shelf:
+    """Where the embeddings of this corpus by this model lie."""
+    own = config.result_fields()
+    made_of = {name: own[name] for name in own if name not in ("query_prefix", "similarity")}
+    identity = {"corpus": source.digest, "revision": resolve_model(config.model, config.revision).revision, **made_of}
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+    folder = str(cache_dir() / "embeddings") if config.embeddings == "cache" else str(config.embeddings)
+    return Shelf(folder, key, storage)
+
+
+def _sentences_version() -> int:
+    from lancer.text.sentences import VERSION
+
+    return VERSION
 
 
 def _pack(token_ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
@@ -174,7 +313,7 @@ def _load(config: BiEncoderConfig) -> tuple[Any, Any, str]:
     device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
     if device == "cpu":
         # Ray sets OMP_NUM_THREADS=1 for actors of less than two CPUs.
-        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.replicas))
     resolved = resolve_model(config.model, config.revision)
     options: dict[str, Any] = {
         "revision": config.revision or "main",

@@ -7,6 +7,7 @@ they differ (what `prompt_tokens` and `completion_tokens` include) their own tot
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,12 @@ from lancer.engines.protocols import Generation, Message, Sampling
 
 OWN_FIELDS: Final = frozenset({"model", "messages", "n", "stream"})
 """Of a request's body; no config may set them."""
-SAMPLING_FIELDS: Final = frozenset({"max_tokens", "temperature", "seed", "structured_outputs"})
+SAMPLING_FIELDS: Final = frozenset(
+    {"max_tokens", "temperature", "seed", "structured_outputs", "response_format", "logprobs", "top_logprobs"}
+)
 """Set per call; a config may only leave them out."""
 
+TOP_LOGPROBS: Final = 20  # the most that OpenAI and vLLM's default allow
 _SAID_CHARS: Final = 300  # of a server's own words in an error
 
 
@@ -46,11 +50,17 @@ def request_body(
 ) -> dict[str, object]:
     """The JSON object to post. `extra` is added to it; a null there leaves the field out.
 
-    A choice is vLLM's `structured_outputs`, which other servers may refuse.
+    A choice is vLLM's `structured_outputs`, which other servers may refuse. ValueError, in words for a person, for what
+    the format cannot carry.
     """
+    restricted = sampling.choice is not None or sampling.json_schema is not None
+    if sampling.score:
+        raise ValueError("chat completions have no log-probabilities of a prompt; score with a vLLM engine")
+    if sampling.logprobs_of is not None and restricted:
+        raise ValueError("servers restrict an output before they report log-probabilities; ask for one of the two")
     body: dict[str, object] = {
         "model": model,
-        "messages": list(messages),
+        "messages": [{"role": m["role"], "content": m["content"]} for m in messages],
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
     }
@@ -58,11 +68,22 @@ def request_body(
         body["seed"] = sampling.seed
     if sampling.choice is not None:
         body["structured_outputs"] = {"choice": list(sampling.choice)}
+    if sampling.json_schema is not None:
+        form = {"name": "answer", "strict": True, "schema": json.loads(sampling.json_schema)}
+        body["response_format"] = {"type": "json_schema", "json_schema": form}
+    if sampling.logprobs_of is not None:
+        body |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
     return {name: value for name, value in (body | dict(extra)).items() if value is not None}
 
 
-def read_reply(status: int, headers: Mapping[str, str], content: bytes, secret: str) -> Generation | Retry | Fatal:
-    """What a reply means. The server's own words enter a reason shortened, and without `secret`."""
+def read_reply(
+    status: int, headers: Mapping[str, str], content: bytes, secret: str, logprobs_of: Sequence[str] | None = None
+) -> Generation | Retry | Fatal:
+    """What a reply means. The server's own words enter a reason shortened, and without `secret`.
+
+    logprobs_of: strings whose log-probabilities were asked for. A server tells those of its `TOP_LOGPROBS` likeliest
+    tokens; a string that is none of them has -inf, which stands for less than the least of those.
+    """
     body = _json(content)
     if 200 <= status < 300:
         if not isinstance(body, dict):
@@ -70,7 +91,7 @@ def read_reply(status: int, headers: Mapping[str, str], content: bytes, secret: 
         if not body.get("choices") and isinstance(body.get("error"), dict):  # gateways hide failures in a 200
             code = body["error"].get("code")
             return _refused(code if isinstance(code, int) and code >= 400 else 500, headers, body, secret)
-        return _generation(body)
+        return _generation(body, logprobs_of)
     return _refused(status, headers, body, secret)
 
 
@@ -82,7 +103,7 @@ def retry_after(value: str) -> float:
         return 0.0
 
 
-def _generation(body: dict[str, Any]) -> Generation | Retry:
+def _generation(body: dict[str, Any], logprobs_of: Sequence[str] | None) -> Generation | Retry:
     try:
         choice = body["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
@@ -92,16 +113,32 @@ def _generation(body: dict[str, Any]) -> Generation | Retry:
     if not isinstance(text, str):
         return Retry("the reply's content is no text")
     prompt, cached, output = _usage(body.get("usage"))
-    ok = finish in ("stop", "length")
-    said = "the server's content filter ended the answer" if finish == "content_filter" else ""
+    said = "" if finish in ("stop", "length") else f"the server ended the answer with {finish!r}"
+    if finish == "content_filter":
+        said = "the server's content filter ended the answer"
+    logprobs: tuple[float, ...] = ()
+    if logprobs_of is not None and not said:
+        first = _first_logprobs(choice)
+        said = "" if first else "the server reports no log-probabilities"
+        logprobs = tuple(first.get(text, -math.inf) for text in logprobs_of) if first else ()
     return Generation(
-        text=text if ok else "",
-        error="" if ok else said or f"the server ended the answer with {finish!r}",
-        finish=finish if ok else "error",
+        text="" if said else text,
+        error=said,
+        finish="error" if said else finish,
         prompt_tokens=prompt,
         cached_tokens=cached,
         output_tokens=output,
+        logprobs=logprobs,
     )
+
+
+def _first_logprobs(choice: dict[str, Any]) -> dict[str, float]:
+    """Those of the first token by its text, likeliest first where several tokens read alike; empty when not told."""
+    try:
+        told = [(t["token"], float(t["logprob"])) for t in choice["logprobs"]["content"][0]["top_logprobs"]]
+    except (LookupError, TypeError, ValueError):
+        return {}
+    return dict(sorted(told, key=lambda pair: pair[1]))
 
 
 def _usage(usage: object) -> tuple[int, int, int]:

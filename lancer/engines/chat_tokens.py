@@ -47,9 +47,12 @@ class ChatTokens:
         # False for tokenizers that put something before every text, as SentencePiece's may.
         self._splits = self._encode(head) + self._encode(tail) == self._encode(head + tail)
 
-    def encode(self, prompt: Sequence[Message], *, score: bool = False) -> TokenPrompt:
-        """ValueError or TypeError, or jinja2's TemplateError, when the template refuses the prompt; ValueError when a
-        part is to be scored and cannot be found among the tokens."""
+    def encode(self, prompt: Sequence[Message], *, score: bool = False, room: int | None = None) -> TokenPrompt:
+        """`room`: nothing is put in where the prompt would become longer than so many tokens.
+
+        ValueError or TypeError, or jinja2's TemplateError, when the template refuses the prompt; ValueError when a
+        part is to be scored and cannot be found among the tokens.
+        """
         with self._lock:
             text = self._tokenizer.apply_chat_template(
                 [{"role": m["role"], "content": m["content"]} for m in prompt],
@@ -63,16 +66,24 @@ class ChatTokens:
             if start < 0 or not shared or not self._splits:
                 return self._whole(text, last, start, score=score)
             head, tail = text[: start + shared], text[start + shared :]
-            ids, padding = self._head(head, start + last.get("pad_at", 0) if "pad_at" in last else None, score=score)
             rest = self._tokenizer(tail, add_special_tokens=False, return_offsets_mapping=score)
+            ids, padding = self._head(head, start + last["pad_at"] if "pad_at" in last else None, score=score)
+            if padding and room is not None and len(ids) + len(rest["input_ids"]) > room:
+                ids, padding = self._head(head, None, score=score)
             scored = None
             if score:
                 scored = _positions(rest["offset_mapping"], _moved(_span(last), -shared), len(ids))
             return TokenPrompt(ids + rest["input_ids"], scored, padding)
 
-    def count(self, prompt: Sequence[Message]) -> int:
+    def count(self, prompt: Sequence[Message], *, room: int | None = None) -> int:
         """Tokens of a prompt, padding included."""
-        return len(self.encode(prompt).ids)
+        return len(self.encode(prompt, room=room).ids)
+
+    def token_of(self, text: str) -> int | None:
+        """The one token that `text` is; None when it is several, or none."""
+        with self._lock:
+            ids = self._encode(text)
+        return ids[0] if len(ids) == 1 else None
 
     def _whole(self, text: str, last: Message, start: int, *, score: bool) -> TokenPrompt:
         if not score:
@@ -104,6 +115,11 @@ class ChatTokens:
         if len(self._heads) > HEADS:
             self._heads.popitem(last=False)
         return padded
+
+    def count_text(self, text: str) -> int:
+        """Tokens of a text by itself, as of an answer."""
+        with self._lock:
+            return len(self._encode(text))
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]

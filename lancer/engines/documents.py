@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import random
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,13 +73,32 @@ class DocumentStore:
         found = {doc_id: _join(title, text) for doc_id, title, text in rows}
         return [found.get(doc_id) for doc_id in doc_ids]
 
-    def items(self) -> Iterator[tuple[str, str]]:
-        """(doc_id, text) of every document that has text, by doc_id in the order of its UTF-8 bytes."""
-        for doc_id, title, text in self._connection().execute(
-            "SELECT doc_id, title, text FROM documents ORDER BY doc_id"
-        ):
+    def sample(self, count: int, seed: int) -> list[str]:
+        """Ids of so many documents, drawn without replacement; all of them where there are fewer."""
+        rows = random.Random(seed).sample(range(1, self._count + 1), min(count, self._count))
+        found = self._connection().execute(
+            "SELECT doc_id FROM documents WHERE rowid IN (SELECT value FROM json_each(?)) ORDER BY rowid",
+            (json.dumps(rows),),
+        )
+        return [doc_id for (doc_id,) in found]
+
+    def items(self, first: str = "", before: str | None = None) -> Iterator[tuple[str, str]]:
+        """(doc_id, text) of every document that has text, by doc_id in the order of its UTF-8 bytes.
+
+        Only ids from `first` on, and smaller than `before`.
+        """
+        end, bounds = ("", (first,)) if before is None else ("AND doc_id < ?", (first, before))
+        rows = self._connection().execute(
+            f"SELECT doc_id, title, text FROM documents WHERE doc_id >= ? {end} ORDER BY doc_id", bounds
+        )
+        for doc_id, title, text in rows:
             if (joined := _join(title, text)) is not None:
                 yield doc_id, joined
+
+    def starts(self, size: int) -> list[str]:
+        """Every `size`-th doc_id, in the order of `items`: where its parts of `size` documents begin."""
+        rows = self._connection().execute("SELECT doc_id FROM documents ORDER BY doc_id")
+        return [doc_id for number, (doc_id,) in enumerate(rows) if number % size == 0]
 
     def missing(self, doc_ids: Iterable[str]) -> list[str]:
         """Those ids that the corpus does not hold, in the given order, each once."""

@@ -99,6 +99,7 @@ class HttpConfig(Closed):
 class _Call:
     body: bytes
     submitted: float = 0.0
+    logprobs_of: tuple[str, ...] | None = None
     done: Future[Generation] = field(default_factory=Future)
 
 
@@ -135,9 +136,12 @@ class HttpEngine:
     ) -> list[Generation]:
         """See `TextEngine.generate`."""
         extra = self.config.extra_body
-        bodies = [json.dumps(request_body(self.config.model, p, sampling, extra)).encode() for p in prompts]
+        try:
+            bodies = [json.dumps(request_body(self.config.model, p, sampling, extra)).encode() for p in prompts]
+        except ValueError as error:
+            return [_failed(str(error)) for _ in prompts]
         now = time.monotonic()
-        calls = [_Call(body, now) for body in bodies]
+        calls = [_Call(body, now, sampling.logprobs_of) for body in bodies]
         with self._lock:
             if self._ended:
                 raise EngineError(self._ended)
@@ -221,7 +225,7 @@ class HttpEngine:
         run_s, attempts, failed = 0.0, self.config.retries + 1, Retry("")
         for attempt in range(1, attempts + 1):
             sent = time.monotonic()
-            reply = await self._attempt(client, call.body)
+            reply = await self._attempt(client, call)
             run_s += time.monotonic() - sent
             if isinstance(reply, Generation):
                 self._failed_in_row, self._answered = 0, self._answered or not reply.error
@@ -244,21 +248,21 @@ class HttpEngine:
             raise EngineError(f"{self.config.base_url} does not serve: {reason}")
         return _timed(_failed(reason), call, run_s)
 
-    async def _attempt(self, client: httpx.AsyncClient, body: bytes) -> Generation | Retry | Fatal:
+    async def _attempt(self, client: httpx.AsyncClient, call: _Call) -> Generation | Retry | Fatal:
         import httpx
 
         try:
             # httpx's own timeouts are of single reads: an answer that trickles in would never time out.
             with self._meter:
                 async with asyncio.timeout(self.config.timeout_s):
-                    reply = await client.post(f"{self.config.base_url}/chat/completions", content=body)
+                    reply = await client.post(f"{self.config.base_url}/chat/completions", content=call.body)
         except TimeoutError:
             return Retry(f"no answer within {self.config.timeout_s:g} s")
         except httpx.RequestError as error:
             connected = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             what = "the answer broke off" if connected else "no connection"
             return Retry(f"{what} ({type(error).__name__}: {error})", connected=connected)
-        return read_reply(reply.status_code, reply.headers, reply.content, self._key)
+        return read_reply(reply.status_code, reply.headers, reply.content, self._key, call.logprobs_of)
 
 
 def backoff(attempt: int) -> float:

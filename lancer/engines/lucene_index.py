@@ -43,8 +43,7 @@ def build_index(store: DocumentStore, digest: str, *, language: str, vectors: bo
     instead would need them stored a second time). Positions are not stored: every query is a bag of words.
     InputError: no document has text. EngineError: Anserini failed.
     """
-    kind = f"{language}-vectors" if vectors else language
-    folder = cache_dir() / "indexes" / f"{digest[:16]}-{kind}-v{INDEX_VERSION}"
+    folder = _built_folder(digest, language, vectors=vectors)
     with building(folder) as scratch:
         if scratch is not None:
             count = _write_documents(store, scratch / "documents")
@@ -53,6 +52,23 @@ def build_index(store: DocumentStore, digest: str, *, language: str, vectors: bo
             for file in (scratch / "documents").iterdir():
                 file.unlink()
     return folder / "index"
+
+
+def is_built(digest: str, *, language: str, vectors: bool) -> bool:
+    """Whether this machine has the index that `build_index` would build."""
+    return _built_folder(digest, language, vectors=vectors).is_dir()
+
+
+def is_here(index: str, storage: Storage) -> bool:
+    """Whether `find_index` would neither unpack nor fetch anything."""
+    if index.lower().endswith(_ARCHIVES):
+        return _archive_folder(index, storage).is_dir()
+    return "/" in index or Path(index).exists() or (cache_dir() / "indexes" / f"prebuilt-{index}").is_dir()
+
+
+def _built_folder(digest: str, language: str, *, vectors: bool) -> Path:
+    kind = f"{language}-vectors" if vectors else language
+    return cache_dir() / "indexes" / f"{digest[:16]}-{kind}-v{INDEX_VERSION}"
 
 
 def find_index(index: str, storage: Storage, jnius: Any) -> Path:
@@ -121,8 +137,12 @@ def _index_collection(scratch: Path, count: int, *, language: str, vectors: bool
         raise EngineError(f"Anserini indexed {indexed} of {count} documents (exit {done.returncode}):\n{tail}")
 
 
+def _archive_folder(archive: str, storage: Storage) -> Path:
+    return cache_dir() / "indexes" / f"archive-{index_digest(archive, storage)[:16]}"
+
+
 def _unpacked(archive: str, storage: Storage) -> Path:
-    folder = cache_dir() / "indexes" / f"archive-{index_digest(archive, storage)[:16]}"
+    folder = _archive_folder(archive, storage)
     with building(folder) as scratch:
         if scratch is not None:
             log.info("unpacking %s into %s", archive, folder)

@@ -20,7 +20,7 @@ class Meter:
         self._lock = threading.Lock()
         self._open, self._since = 0, time.monotonic()  # pieces of work, and since when it is starting, busy or idle
         self._startup_s, self._busy_s, self._idle_s = 0.0, 0.0, 0.0
-        self._calls, self._tokens = 0, 0
+        self._calls, self._tokens, self._cached, self._output = 0, 0, 0, 0
 
     def ready(self) -> None:
         """The engine takes calls from now on."""
@@ -41,8 +41,12 @@ class Meter:
 
     def count(self, generations: Iterable[Generation]) -> None:
         """Adds calls that ended, answered or not, and their tokens."""
-        tokens = [g.prompt_tokens + g.output_tokens for g in generations]
-        self.add(calls=len(tokens), tokens=sum(tokens))
+        generations = list(generations)
+        tokens = sum(g.prompt_tokens + g.output_tokens for g in generations)
+        with self._lock:
+            self._cached += sum(g.cached_tokens for g in generations)
+            self._output += sum(g.output_tokens for g in generations)
+        self.add(calls=len(generations), tokens=tokens)
 
     def add(self, *, calls: int = 0, tokens: int = 0) -> None:
         """Adds calls and tokens that are no generations'."""
@@ -60,6 +64,8 @@ class Meter:
                 idle_s=self._idle_s + (0.0 if self._open else now),
                 calls=self._calls,
                 tokens=self._tokens,
+                cached_tokens=self._cached,
+                output_tokens=self._output,
             )
 
     def _lap(self) -> float:

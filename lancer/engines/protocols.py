@@ -1,4 +1,4 @@
-"""The narrow seams between stages and whatever computes: generate text, score pairs, search, look up documents.
+"""The narrow seams between stages and whatever computes: generate text, score pairs, embed, search, look up documents.
 
 Stages know only these. An engine is built on a worker from its config (`lancer.engines.build`), heavy imports happen in
 its constructor, and every method may be called from several threads at once.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NotRequired, Protocol, TypedDict
+from typing import Literal, NotRequired, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +91,8 @@ class Hit:
 class EngineClock:
     """Seconds of one engine by its own timestamps, and what it has done so far.
 
-    The three kinds of time add up to the engine's age; idle = ready with nothing to do.
+    The three kinds of time add up to the engine's age; idle = ready with nothing to do. `tokens` are those of prompts
+    and outputs; which of them were cached, and which are output, says what they cost.
     """
 
     startup_s: float
@@ -99,6 +100,8 @@ class EngineClock:
     idle_s: float
     calls: int
     tokens: int
+    cached_tokens: int = 0
+    output_tokens: int = 0
 
 
 class TextEngine(Protocol):
@@ -123,6 +126,17 @@ class PairScorer(Protocol):
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
         """One `ScoredBlock` per block, in order; a block's scores do not depend on the calls around this one."""
+        ...
+
+
+Side = Literal["query", "document"]  # some models want them marked
+
+
+class Embedder(Protocol):
+    """Encodes single texts."""
+
+    def embed(self, texts: Sequence[str], side: Side) -> npt.NDArray[np.float32]:
+        """Unit vectors, shape (texts, dimensions), in order; equal texts are encoded once."""
         ...
 
 

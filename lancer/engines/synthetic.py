@@ -1,12 +1,15 @@
 """A text engine without a model: answers drawn from a hash, to measure the pipeline around it at any scale.
 
-A prompt with a choice gets one of its choices, any other gets a list of questions, as `decompose` asks for. What is
-answered depends on the seed and the messages only, never on the order of calls. The answers mean nothing.
+A prompt with a choice gets one of its choices, one with a JSON schema an object of that form, any other gets a list of
+questions, as `decompose` asks for; log-probabilities are drawn as well. What is answered depends on the seed and the
+messages only, never on the order of calls. The answers mean nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import time
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -18,6 +21,7 @@ from lancer.engines.meter import Meter
 from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
 
 _CHARS_PER_TOKEN: Final = 4
+_LEAST_LOGPROB: Final = -8.0  # of a token of a part that is scored
 
 
 class SyntheticConfig(Closed):
@@ -50,7 +54,7 @@ class SyntheticEngine:
         with self._meter:
             if self.config.latency_s:
                 time.sleep(self.config.latency_s)
-            answers = [self._answer(prompt, sampling.choice) for prompt in prompts]
+            answers = [self._answer(prompt, sampling) for prompt in prompts]
         self._meter.count(answers)
         return answers
 
@@ -61,16 +65,31 @@ class SyntheticEngine:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _answer(self, prompt: Sequence[Message], choice: tuple[str, ...] | None) -> Generation:
+    def _answer(self, prompt: Sequence[Message], sampling: Sampling) -> Generation:
         text = "\0".join(part for m in prompt for part in (m["role"], m["content"]))
         drawn = hashlib.sha256(f"{self.config.seed}\0{text}".encode("utf-8", "surrogatepass")).digest()
-        answer = self._questions(drawn) if choice is None else choice[int.from_bytes(drawn[:8]) % len(choice)]
+        answer, error = "", ""
+        logprobs: tuple[float, ...] = ()
+        try:
+            answer, logprobs = self._text(drawn, sampling), _logprobs(drawn, prompt, sampling)
+        except ValueError as refused:
+            error = str(refused)
         return Generation(
             text=answer,
+            error=error,
+            finish="error" if error else "stop",
             prompt_tokens=-(-len(text) // _CHARS_PER_TOKEN),
             output_tokens=-(-len(answer) // _CHARS_PER_TOKEN),
             run_s=self.config.latency_s,
+            logprobs=logprobs,
         )
+
+    def _text(self, drawn: bytes, sampling: Sampling) -> str:
+        if sampling.score:
+            return ""
+        if sampling.choice is not None:
+            return sampling.choice[int.from_bytes(drawn[:8]) % len(sampling.choice)]
+        return self._questions(drawn) if sampling.json_schema is None else _json(drawn, sampling.json_schema)
 
     def _questions(self, drawn: bytes) -> str:
         digits = hashlib.shake_256(drawn).hexdigest(12 * self.config.questions)
@@ -79,3 +98,32 @@ class SyntheticEngine:
             for n, i in enumerate(range(0, len(digits), 24))
         )
         return "\n".join(lines)
+
+
+def _json(drawn: bytes, schema: str) -> str:
+    """ValueError for a form other than an object of enumerated values."""
+    try:
+        values = {name: value["enum"] for name, value in json.loads(schema)["properties"].items()}
+    except (LookupError, TypeError) as error:
+        raise ValueError("the synthetic engine knows JSON schemas of objects of enumerated values only") from error
+    shares = _shares(drawn, len(values))
+    return json.dumps({n: of[int(share * len(of))] for (n, of), share in zip(values.items(), shares, strict=True)})
+
+
+def _logprobs(drawn: bytes, prompt: Sequence[Message], sampling: Sampling) -> tuple[float, ...]:
+    """Of strings: a part of one distribution, whose rest falls to none of them. Of a scored part: any numbers."""
+    if sampling.score:
+        if "scored" not in prompt[-1]:
+            raise ValueError("no part of the prompt is marked to be scored")
+        start, end = prompt[-1]["scored"]
+        return tuple(_LEAST_LOGPROB * share for share in _shares(drawn, -(-(end - start) // _CHARS_PER_TOKEN)))
+    if sampling.logprobs_of is None:
+        return ()
+    weights = [1 - share for share in _shares(drawn, len(sampling.logprobs_of) + 1)]  # above 0
+    return tuple(math.log(weight / sum(weights)) for weight in weights[1:])
+
+
+def _shares(drawn: bytes, n: int) -> list[float]:
+    """Numbers from 0 (included) to 1 (not)."""
+    more = hashlib.shake_256(b"shares" + drawn).digest(4 * n)
+    return [int.from_bytes(more[i : i + 4]) / 2**32 for i in range(0, 4 * n, 4)]

@@ -1,7 +1,7 @@
 """Every kind of engine: the one table to add a line to.
 
 A kind is a config model (with `kind`, `replicas`, `num_cpus`, `num_gpus` and `result_fields()`) and what builds it on a
-worker. The role says which stages may name it.
+worker. The roles say which stages may name it, and for what.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ EngineConfig = Annotated[
     Field(discriminator="kind"),
 ]
 
-Role = Literal["text", "scorer", "search"]
-ROLES: Final[dict[str, Role]] = {
-    "vllm": "text",
-    "http": "text",
-    "replay": "text",
-    "synthetic": "text",
-    "bi-encoder": "scorer",
-    "cross-encoder": "scorer",
-    "lucene": "search",
+Role = Literal["text", "scorer", "search", "dense search"]
+ROLES: Final[dict[str, tuple[Role, ...]]] = {
+    "vllm": ("text",),
+    "http": ("text",),
+    "replay": ("text",),
+    "synthetic": ("text",),
+    "bi-encoder": ("scorer", "dense search"),
+    "cross-encoder": ("scorer",),
+    "lucene": ("search",),
 }
 
 
@@ -51,7 +51,7 @@ def build_engine(config: EngineConfig, source: DocumentSource, storage: Storage)
         case SyntheticConfig():
             return SyntheticEngine(config)
         case BiEncoderConfig():
-            return BiEncoder(config)
+            return BiEncoder(config, source, storage)
         case CrossEncoderConfig():
             return CrossEncoder(config)
         case LuceneConfig():
@@ -70,4 +70,6 @@ def engine_identity(config: EngineConfig, source: DocumentSource, storage: Stora
         return identity | {"records": recorded_digest(config.path, storage)}
     if isinstance(config, HttpConfig | SyntheticConfig):
         return identity
+    if isinstance(config, BiEncoderConfig) and config.embeddings is not None:
+        identity["corpus"] = source.digest
     return identity | {"revision": resolve_model(config.model, config.revision).revision}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.embedded import resolve_model
@@ -40,6 +41,37 @@ def model_tokens(config: EngineConfig) -> ModelTokens | None:
             return _load(model, config.tokenizer_revision, template, None, config.max_model_len)
         case _:
             return None
+
+
+def has_tokenizer(config: EngineConfig) -> bool:
+    """Whether `model_tokens` is not None, without loading anything."""
+    return isinstance(config, VllmConfig) or (isinstance(config, HttpConfig) and config.tokenizer is not None)
+
+
+def context_of(config: EngineConfig) -> int | None:
+    """`model_tokens(config).context`, where the model's files are at hand without loading its tokenizer."""
+    match config:
+        case VllmConfig():
+            own = _own_context(config.model, config.revision)
+        case HttpConfig(tokenizer=str() as model):
+            own = _own_context(model, config.tokenizer_revision)
+        case _:
+            return None
+    if own is None:
+        tokens = model_tokens(config)
+        return None if tokens is None else tokens.context
+    return min(own, config.max_model_len or own)
+
+
+@lru_cache(maxsize=4)
+def _own_context(model: str, revision: str | None) -> int | None:
+    """By a local folder's config.json, read without transformers, whose import takes seconds and 300 MB."""
+    file = Path(resolve_model(model, revision).path_or_id) / "config.json"
+    if not file.is_file():
+        return None
+    settings = json.loads(file.read_text())
+    own = settings.get("text_config", settings).get("max_position_embeddings")
+    return own if isinstance(own, int) else None
 
 
 @lru_cache(maxsize=4)

@@ -14,16 +14,18 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from lancer.closed import Closed
+from lancer.engines.chat_tokens import ChatTokens, TokenPrompt
 from lancer.engines.embedded import resolve_model
 from lancer.engines.meter import Meter
 from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
+from lancer.engines.vllm_calls import read_output, sampling_params
 from lancer.errors import EngineDied, EngineError, LancerError, SetupError, UsageError
 
 log = logging.getLogger(__name__)
@@ -71,10 +73,13 @@ class VllmConfig(Closed):
 
 @dataclass
 class _Request:
-    prompt_ids: list[int]
+    prompt: TokenPrompt
+    sampling: Sampling
     params: Any
     priority: int
+    number: int = 0
     submitted: float = 0.0
+    repeated: bool = False
     done: Future[Generation] = field(default_factory=Future)
 
 
@@ -91,32 +96,34 @@ class VllmEngine:
         self._meter = Meter()
         self.config = config
         self._changed = threading.Condition()  # guards the next four
-        self._inbox: list[tuple[int, int, _Request]] = []
+        self._inbox: list[_Request] = []
         self._ended = ""  # why no call is served any more
         self._closing = False
         self._order = itertools.count()
         self._running: dict[str, _Request] = {}  # of the stepping thread
-        self._tokenizer_lock = threading.Lock()
-        started: Future[tuple[Any, int]] = Future()
+        started: Future[tuple[ChatTokens, int]] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="vllm-step", daemon=True)
         self._thread.start()
-        self._tokenizer, self._max_model_len = started.result()
+        self._tokens, self._max_model_len = started.result()
         self._meter.ready()
 
     def generate(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
     ) -> list[Generation]:
         """See `TextEngine.generate`."""
-        params = _sampling_params(sampling)
-        requests = [self._request(prompt, params, priority) for prompt in prompts]
+        try:
+            params = sampling_params(sampling, self._tokens.token_of)
+        except ValueError as error:
+            return [_failed(f"vLLM cannot do what is asked: {error}") for _ in prompts]
+        requests = [self._request(prompt, sampling, params, priority) for prompt in prompts]
         with self._changed:
             if self._ended:
                 raise EngineDied(self._ended)
             now = time.monotonic()
             for request in requests:
                 if not request.done.done():
-                    request.submitted = now
-                    self._inbox.append((priority, next(self._order), request))
+                    request.submitted, request.number = now, next(self._order)
+                    self._inbox.append(request)
             self._changed.notify()
         return [request.done.result() for request in requests]
 
@@ -131,32 +138,33 @@ class VllmEngine:
             self._changed.notify()
         self._thread.join()
 
-    def _request(self, prompt: Sequence[Message], params: Any, priority: int) -> _Request:
+    def _request(self, prompt: Sequence[Message], sampling: Sampling, params: Any, priority: int) -> _Request:
         from jinja2 import TemplateError
 
-        request = _Request(prompt_ids=[], params=params, priority=priority)
+        request = _Request(TokenPrompt([]), sampling, params, priority)
+        room = self._max_model_len - max(1, sampling.max_tokens)
         try:
-            with self._tokenizer_lock:  # fast tokenizers are not thread-safe
-                request.prompt_ids = self._tokenizer.apply_chat_template(
-                    list(prompt), add_generation_prompt=True, return_dict=False, **self.config.chat_template_kwargs
-                )
+            request.prompt = self._tokens.encode(prompt, score=sampling.score, room=room)
         except (TemplateError, ValueError, TypeError) as error:
             request.done.set_result(_failed(f"the chat template refuses the prompt: {error}"))
             return request
-        tokens, room = len(request.prompt_ids), self._max_model_len - params.max_tokens
+        tokens = len(request.prompt.ids)
         if tokens > room:
-            limit = f"max_model_len {self._max_model_len} - max_tokens {params.max_tokens}"
+            limit = f"max_model_len {self._max_model_len} - max_tokens {max(1, sampling.max_tokens)}"
             request.done.set_result(_failed(f"prompt of {tokens} tokens exceeds {room} ({limit})"))
         return request
 
-    def _run(self, started: Future[tuple[Any, int]]) -> None:
+    def _run(self, started: Future[tuple[ChatTokens, int]]) -> None:
         # The engine is built by the thread that steps it: the number of OpenMP threads belongs to a thread.
         try:
             engine = _start(self.config)
         except LancerError as error:
             started.set_exception(error)
             return
-        started.set_result((engine.get_tokenizer(), engine.vllm_config.model_config.max_model_len))
+        vllm_config = engine.vllm_config
+        block = vllm_config.cache_config.block_size
+        tokens = ChatTokens(engine.get_tokenizer(), self.config.chat_template_kwargs, block)
+        started.set_result((tokens, vllm_config.model_config.max_model_len))
         ended = f"vLLM engine {self.config.model!r} is closed"
         try:
             self._serve(engine)
@@ -165,7 +173,7 @@ class VllmEngine:
             ended = f"vLLM engine {self.config.model!r} died: {type(error).__name__}: {error}"
         with self._changed:
             self._ended = ended
-            waiting = [*self._running.values(), *(request for _, _, request in self._inbox)]
+            waiting = [*self._running.values(), *self._inbox]
         for request in waiting:
             request.done.set_exception(EngineDied(ended))
         engine.engine_core.shutdown()
@@ -183,58 +191,49 @@ class VllmEngine:
 
     def _step(self, engine: Any) -> None:
         with self._changed:
-            self._inbox.sort(key=lambda entry: entry[:2])
+            self._inbox.sort(key=lambda request: (request.priority, request.number))
             admitted, self._inbox = self._inbox[:ADMIT_PER_STEP], self._inbox[ADMIT_PER_STEP:]
-        for _, number, request in admitted:
-            self._admit(engine, f"{number:012d}", request)
+        for request in admitted:
+            self._admit(engine, request)
         for output in engine.step():
             self._finish(output)
 
-    def _admit(self, engine: Any, request_id: str, request: _Request) -> None:
+    def _admit(self, engine: Any, request: _Request) -> None:
         from vllm.exceptions import VLLMClientError
         from vllm.inputs import tokens_input
 
-        self._running[request_id] = request
+        name = f"{request.number:012d}"
+        self._running[name] = request
         try:
-            engine.add_request(request_id, tokens_input(request.prompt_ids), request.params, priority=request.priority)
+            engine.add_request(name, tokens_input(request.prompt.ids), request.params, priority=request.priority)
         except (VLLMClientError, ValueError) as error:
-            del self._running[request_id]
+            del self._running[name]
             request.done.set_result(_failed(f"vLLM refuses the prompt: {error}"))
 
     def _finish(self, output: Any) -> None:
-        request = self._running.pop(output.request_id)
-        completion, times = output.outputs[0], output.metrics
-        ok = completion.finish_reason in ("stop", "length")
-        generation = Generation(
-            text=completion.text if ok else "",
-            error="" if ok else f"vLLM ended the request with {completion.finish_reason!r}",
-            finish=completion.finish_reason if ok else "error",
-            prompt_tokens=len(request.prompt_ids),
-            cached_tokens=output.num_cached_tokens or 0,
-            output_tokens=len(completion.token_ids),
+        request, times = self._running.pop(output.request_id), output.metrics
+        read = read_output(output, request.prompt, request.params)
+        if read is None and not request.repeated:
+            self._repeat(request)
+            return
+        generation = replace(
+            read or _failed("vLLM gives no log-probabilities of the scored part"),
             queue_s=max(0.0, times.scheduled_ts - request.submitted),
             run_s=max(0.0, times.last_token_ts - times.scheduled_ts),
         )
         self._meter.count([generation])
         request.done.set_result(generation)
 
+    def _repeat(self, request: _Request) -> None:
+        """A part to be scored was cached, as of a prompt that was scored before: compute it again."""
+        request.params = sampling_params(request.sampling, self._tokens.token_of, read_cache=False)
+        request.repeated = True
+        with self._changed:
+            self._inbox.append(request)
+
 
 def _failed(error: str) -> Generation:
     return Generation(text="", error=error, finish="error")
-
-
-def _sampling_params(sampling: Sampling) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
-
-    choice = None if sampling.choice is None else StructuredOutputsParams(choice=list(sampling.choice))
-    return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        seed=sampling.seed if sampling.temperature > 0 else None,
-        structured_outputs=choice,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
 
 
 def _start(config: VllmConfig) -> Any:
@@ -244,6 +243,7 @@ def _start(config: VllmConfig) -> Any:
         _set_environment(config, is_local=Path(resolved.path_or_id).is_dir())
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
 
         on_cpu = current_platform.is_cpu()
@@ -263,6 +263,8 @@ def _start(config: VllmConfig) -> Any:
             "scheduling_policy": "priority",
             "use_tqdm_on_load": False,
             "disable_log_stats": False,  # without them requests carry no times
+            # JSON without a bound on blanks lets a small model write blanks until its tokens are spent.
+            "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
         }
         if on_cpu:
             import torch
@@ -271,7 +273,8 @@ def _start(config: VllmConfig) -> Any:
             torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
             arguments["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
             arguments["block_size"] = config.block_size or CPU_BLOCK_SIZE
-        engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        # As vLLM's own class for offline use: more tokens per step than a server's default.
+        engine = LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
         if getattr(engine.get_tokenizer(), "chat_template", "") is None:
             raise SetupError(f"model {config.model!r} has no chat template; choose an instruction-tuned one")
         return engine

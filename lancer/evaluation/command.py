@@ -20,6 +20,9 @@ from lancer.evaluation.plots import draw_coverage, plot_format
 from lancer.evaluation.rated import RatedPairs
 from lancer.evaluation.results import Results, collect
 from lancer.evaluation.significance import CORRECTIONS, TESTS
+from lancer.evaluation.stage_inputs import read_steps
+from lancer.evaluation.stage_tables import render_stages
+from lancer.evaluation.stages import evaluate_stages
 from lancer.evaluation.tables import OUTPUTS, render
 from lancer.formats.nuggets import read_nuggets
 from lancer.formats.ratings import is_positional
@@ -108,6 +111,36 @@ def evaluate_nuggets_command(
     _check_names(output, test, correction)
     systems = {path: evaluate_nuggets(read_nuggets(path, storage), without_vital=without_vital) for path in assignments}
     return _rendered(collect(systems, baseline=baseline, test=test, correction=correction), output, per_query)
+
+
+def evaluate_stages_command(
+    stages: Sequence[str],
+    qrels: Sequence[str],
+    measures: str = "",
+    *,
+    kept: Sequence[int] = (),
+    rel: int = 1,
+    output: str = "table",
+    storage: Storage | None = None,
+) -> str:
+    """What each stage of a funnel keeps and loses: `lancer.evaluation.stages`; the table, JSON, CSV or LaTeX.
+
+    `stages`: one run folder, or run files in order. CSV has no place for notes: they are logged as warnings.
+    UsageError: a measure, output, number that does not exist. InputError: a file that cannot be used.
+    """
+    _check_names(output, None, None)
+    if not qrels:
+        raise UsageError("stages are evaluated against judgments, and no qrels are given")
+    asked = parse_measures(measures) if measures else []
+    if any(measure.NAME == Cov.NAME for measure in asked):
+        raise UsageError("Cov of a stage is not computed; sub-topic recall says how many sub-topics it answers")
+    storage = storage or Storage()
+    found = evaluate_stages(read_steps(stages, kept, storage), read_all_qrels(qrels, storage), asked, rel=rel)
+    if output == "csv":
+        for stage in found:
+            for note in stage.notes:
+                logger.warning("%s: %s", stage.name, note)
+    return render_stages(found, output)
 
 
 def _check_names(output: str, test: str | None, correction: str | None, ties: str = TIES[0]) -> None:

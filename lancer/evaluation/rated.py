@@ -36,7 +36,10 @@ class RatedPairs:
         missing = 0
         for matrix in matrices:
             columns: dict[str, dict[str, float]] = {name: {} for name in matrix.sub_question_ids}
+            behind = set(matrix.behind)
             for doc_id, row in zip(matrix.doc_ids, matrix.values, strict=True):
+                if doc_id in behind:
+                    continue
                 for name, value in zip(matrix.sub_question_ids, row, strict=True):
                     if value is None:
                         missing += 1

@@ -14,7 +14,7 @@ from lancer.errors import UsageError, nearest
 from lancer.evaluation.results import Results
 from lancer.evaluation.significance import LEVEL
 
-_LATEX: Final = str.maketrans(
+LATEX: Final = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
@@ -33,9 +33,9 @@ def _table(results: Results, per_query: bool) -> str:
     judged = ["judged"] if _has_judged(results) else []
     compared = ["difference", "p", "corrected p"] if results.comparisons else []
     header = ["measure", "run", "mean", "95% interval", *judged, *compared]
-    blocks = [_aligned([header, *_mean_rows(results)], left=2)]
+    blocks = [aligned([header, *_mean_rows(results)], left=2)]
     if per_query:
-        blocks.append(_aligned([["query_id", "run", *results.measures], *_query_rows(results)], left=2))
+        blocks.append(aligned([["query_id", "run", *results.measures], *_query_rows(results)], left=2))
     return "\n\n".join([*blocks, "\n".join(_remarks(results, mark="*"))]) + "\n"
 
 
@@ -117,7 +117,7 @@ def _remarks(results: Results, *, mark: str) -> Iterator[str]:
                 yield f"Note on {name}: {note}."
 
 
-def _aligned(rows: Iterable[Sequence[str]], *, left: int) -> str:
+def aligned(rows: Iterable[Sequence[str]], *, left: int) -> str:
     """Columns two blanks apart; the first `left` flush left, the others flush right."""
     rows = list(rows)
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -192,12 +192,12 @@ def _latex(results: Results, per_query: bool) -> str:
     """With booktabs; one row per run as papers have it, a dagger on what differs significantly from the baseline."""
     if per_query:
         texts, header = 2, ["query_id", "run", *results.measures]
-        rows = [[_minus(cell.translate(_LATEX)) for cell in row] for row in _query_rows(results)]
+        rows = [[_minus(cell.translate(LATEX)) for cell in row] for row in _query_rows(results)]
     else:
         judged = list(dict.fromkeys(label for e in results.evaluations.values() for label in e.judged))
         texts, header, rows = 1, ["run", *results.measures, *judged], []
         for name, evaluation in results.evaluations.items():
-            row = [name.translate(_LATEX)]
+            row = [name.translate(LATEX)]
             for measure, mean in evaluation.mean.items():
                 comparison = results.comparisons.get(measure, {}).get(name)
                 dagger = "$^{\\dagger}$" if comparison is not None and comparison.significant else ""
@@ -205,7 +205,7 @@ def _latex(results: Results, per_query: bool) -> str:
             rows.append([*row, *(f"{evaluation.judged[label]:.4f}" for label in judged)])
     lines = [f"% {line}" for line in ("Needs \\usepackage{booktabs}.", *_remarks(results, mark="dagger:"))]
     lines += [f"\\begin{{tabular}}{{{'l' * texts}{'r' * (len(header) - texts)}}}", "\\toprule"]
-    lines += [" & ".join(name.translate(_LATEX) for name in header) + " \\\\", "\\midrule"]
+    lines += [" & ".join(name.translate(LATEX) for name in header) + " \\\\", "\\midrule"]
     lines += [" & ".join(row) + " \\\\" for row in rows]
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 

@@ -6,23 +6,25 @@ What `lancer select` ranks by and `lancer evaluate` computes Cov from.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lancer import schema
 from lancer.errors import InputError
 from lancer.formats.ratings import read_ratings
 from lancer.formats.runs import Run
-from lancer.schema import Scale
+from lancer.schema import CellStatus, Scale
 from lancer.storage import Storage, join
 
 TABLE: Final = "coverage.parquet"
 RANKINGS: Final = "ranking.parquet"
 FIRST_STAGE: Final = "first_stage.trec"
+_ORDER: Final = f"{schema.RERANK}."  # the beginning of what a ranking table calls a named order
 
 _Rows = dict[tuple[int, str], dict[str, float | None]]  # (first-stage rank, doc_id) -> sub-question id -> value
 
@@ -31,7 +33,8 @@ _Rows = dict[tuple[int, str], dict[str, float | None]]  # (first-stage rank, doc
 class StoredMatrix:
     """`values[i][j]` is what candidate i says to sub-question j; candidates in first-stage order; None = no value.
 
-    `scale` is rating where there is no value at all.
+    `scale` is rating where there is no value at all. `order`: all candidates as the run's reranking left them, None
+    without one; the first `kept` of them were asked about, the others were put behind.
     """
 
     query_id: str
@@ -39,6 +42,22 @@ class StoredMatrix:
     sub_question_ids: list[str]
     values: list[list[float | None]]
     scale: Scale
+    order: list[str] | None = None
+    kept: int = 0
+
+    @property
+    def behind(self) -> list[str]:
+        """The candidates that reranking did not keep: they have no value because nobody asked."""
+        return [] if self.order is None else self.order[self.kept :]
+
+
+@dataclass
+class _Query:
+    """One query of a part: its cells, and the order that reranking left with the number of those kept."""
+
+    documents: _Rows = field(default_factory=dict)
+    order: list[str] | None = None
+    kept: int = 0
 
 
 def read_stored_matrices(
@@ -87,33 +106,57 @@ def _parts(path: str, storage: Storage) -> list[str]:
 
 def _of_part(uri: str, storage: Storage) -> Iterator[StoredMatrix]:
     table = _read(uri, storage, schema.COVERAGE_SCHEMA)
-    scale = Scale.rating if table["probability"].null_count == table.num_rows else Scale.probability
+    # Where an estimator was followed by a judge both columns have values, and the ratings are what is ranked by.
+    probable = pc.and_(pc.equal(table["status"], str(CellStatus.ok)), pc.is_null(table["rating"]))
+    scale = Scale.probability if pc.any(probable).as_py() else Scale.rating
     name = "rating" if scale is Scale.rating else "probability"
     queries = _candidates(uri, storage)
     columns = ("query_id", "first_stage_rank", "doc_id", "sub_question_id", name)
     for query_id, rank, doc_id, question, value in zip(*(table[c].to_pylist() for c in columns), strict=True):
-        queries.setdefault(query_id, {}).setdefault((rank, doc_id), {})[question] = value
-    for query_id, documents in queries.items():
-        order = sorted(documents)
+        queries.setdefault(query_id, _Query()).documents.setdefault((rank, doc_id), {})[question] = value
+    for query_id, query in queries.items():
+        documents, order = query.documents, sorted(query.documents)
         questions = list(dict.fromkeys(q for key in order for q in documents[key]))
         values = [[documents[key].get(q) for q in questions] for key in order]
-        yield StoredMatrix(query_id, [doc_id for _, doc_id in order], questions, values, scale)
+        doc_ids = [doc_id for _, doc_id in order]
+        yield StoredMatrix(query_id, doc_ids, questions, values, scale, query.order, query.kept)
 
 
-def _candidates(uri: str, storage: Storage) -> dict[str, _Rows]:
-    """The candidates of a run's part, without cells; {} where no rankings lie beside it.
+def _rankings_beside(uri: str, storage: Storage) -> str | None:
+    """The part of the ranking table that belongs to one of the coverage table.
 
-    A query without sub-questions has no row in a coverage table, but it has a ranking: the first stage's.
+    It has the same name, but for the digest of its content that follows the last "-".
     """
     folder, _, name = uri.rpartition("/")
-    rankings = join(folder.removesuffix(TABLE), RANKINGS, name)
-    if folder.rsplit("/", 1)[-1] != TABLE or not storage.exists(rankings):
+    if folder.rsplit("/", 1)[-1] != TABLE:
+        return None
+    beside = join(folder.removesuffix(TABLE), RANKINGS)
+    if storage.exists(join(beside, name)):
+        return join(beside, name)
+    found = storage.list(beside, name.removesuffix(".parquet").rpartition("-")[0] + "-")
+    return found[-1].uri if found else None
+
+
+def _candidates(uri: str, storage: Storage) -> dict[str, _Query]:
+    """The candidates of a run's part, without cells, and their order; {} where no rankings lie beside it.
+
+    A query without sub-questions has no row in a coverage table, but it has a ranking: the first stage's. Nor has a
+    candidate that reranking did not keep.
+    """
+    rankings = _rankings_beside(uri, storage)
+    if rankings is None:
         return {}
     table = _read(rankings, storage, schema.RANKING_SCHEMA)
-    queries: dict[str, _Rows] = {}
-    columns = ("query_id", "first_stage_rank", "doc_id")
-    for query_id, rank, doc_id in zip(*(table[c].to_pylist() for c in columns), strict=True):
-        queries.setdefault(query_id, {})[rank, doc_id] = {}
+    queries: dict[str, _Query] = {}
+    orders: dict[tuple[str, str], list[tuple[int, str, bool]]] = {}
+    columns = ("query_id", "first_stage_rank", "doc_id", "selector", "rank", "kept")
+    for query_id, first, doc_id, selector, rank, kept in zip(*(table[c].to_pylist() for c in columns), strict=True):
+        queries.setdefault(query_id, _Query()).documents[first, doc_id] = {}
+        if selector.startswith(_ORDER):
+            orders.setdefault((query_id, selector), []).append((rank, doc_id, kept))
+    for (query_id, _), ranked in orders.items():  # in the order of the steps: the last one stays
+        queries[query_id].order = [doc_id for _, doc_id, _ in sorted(ranked)]
+        queries[query_id].kept = sum(kept for _, _, kept in ranked)
     return queries
 
 

@@ -6,6 +6,7 @@ that have changed since; they are shared among the records of now.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -155,7 +156,11 @@ def _difference(expected: float, found: float) -> float | None:
 
 def read_cost(root: str, endpoint: str | None = None) -> Cost:
     """Reads a run folder, local or s3://, of a run that may still be going on. Errors as those of `open_run`."""
-    run = open_run(root, endpoint)
+    return cost_of(open_run(root, endpoint))
+
+
+def cost_of(run: RunFolder) -> Cost:
+    """The cost of a run, from its folder."""
     same = same_engines(run.config)
     uses = {use.name: use for use in engine_uses(run)}
     records = [replace(r, engine=same.get(r.engine, r.engine)) for r in read_ledger(run)]
@@ -232,24 +237,20 @@ def same_engines(config: Config) -> dict[str, str]:
 
 def engine_uses(run: RunFolder) -> list[EngineUse]:
     """Every engine that the run's stages name or a session had, with its seconds over all sessions."""
-    same = same_engines(run.config)
-    uses: dict[str, EngineUse] = {}
     named = [name for stage in run.record["stages"] for name in stage["engines"]]
+    return list(uses_of(run.config, named, run.sessions).values())
+
+
+def uses_of(config: Config, named: Iterable[str], sessions: Iterable[Session]) -> dict[str, EngineUse]:
+    """The engines of these names, those of one config once, and what else a session had, over these sessions."""
+    same = same_engines(config)
+    uses: dict[str, EngineUse] = {}
     for name in dict.fromkeys(same.get(name, name) for name in named):
-        uses[name] = _unused(run.config, same, name)
-    for session in run.sessions:
+        uses[name] = _unused(config, same, name)
+    for session in sessions:
         for name, clocks in _clocks(session, same).items():
-            use = uses.get(name) or _unused(run.config, same, name)
-            uses[name] = replace(
-                use,
-                replicas=max(use.replicas, len(clocks)),
-                startup_s=use.startup_s + sum(c.startup_s for c in clocks),
-                busy_s=use.busy_s + sum(c.busy_s for c in clocks),
-                idle_s=use.idle_s + sum(c.idle_s for c in clocks),
-                calls=use.calls + sum(c.calls for c in clocks),
-                tokens=use.tokens + sum(c.tokens for c in clocks),
-            )
-    return list(uses.values())
+            uses[name] = (uses.get(name) or _unused(config, same, name)).with_clocks(clocks)
+    return uses
 
 
 def _unused(config: Config, same: dict[str, str], name: str) -> EngineUse:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from lancer.pipeline.cost import Cost, EngineCost
 from lancer.pipeline.pricing import HOUR_S, Money
-from lancer.pipeline.summary import plain_table
+from lancer.pipeline.tables import plain_table, usd_amount
 
 NO_PRICE: Final = "no price"
 NOT_KNOWN: Final = "not known"
@@ -62,7 +62,7 @@ def _stage_table(cost: Cost) -> Table:
 def _query_table(cost: Cost) -> Table:
     table = plain_table("per query", "p50", "p95", "max")
     for name, of in cost.per_query.items():
-        shown = [_usd(of[q]) if name == "usd" else f"{of[q]:,.1f}" for q in ("p50", "p95", "max") if of]
+        shown = [usd_amount(of[q]) if name == "usd" else f"{of[q]:,.1f}" for q in ("p50", "p95", "max") if of]
         table.add_row({"device_s": "device s", "usd": "USD"}.get(name, name), *shown)
     return table
 
@@ -125,11 +125,7 @@ def usd(money: Money, unknown: str = NO_PRICE) -> str:
     """An amount for a person; never 0 for what has no price."""
     if money.known is None:
         return unknown
-    return _usd(money.known) + (f" + {unknown}" if money.without else "")
-
-
-def _usd(amount: float) -> str:
-    return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.3g}"
+    return usd_amount(money.known) + (f" + {unknown}" if money.without else "")
 
 
 def _count(number: int) -> str:

@@ -87,5 +87,16 @@ def describe(plan: Plan) -> Description:
         shards=len(plan.shards),
         documents=f"{plan.source.kind} {plan.source.location}",
         output=plan.config.output,
-        notes=plan.inputs.notes,
+        notes=[*plan.inputs.notes, *_of_cascade(plan)],
     )
+
+
+def _of_cascade(plan: Plan) -> list[str]:
+    only = plan.config.judge.only if plan.config.judge else None
+    if only is None:
+        return []
+    notes = [f"judge asks for {only}; the others keep the estimate"]
+    others = [s for s in plan.selectors if only.until is not None and s != only.until.selector]
+    if others:
+        notes.append(f"judge.only.until does not look at {', '.join(others)}: ranked by a matrix judged for another")
+    return notes

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancer import schema
 from lancer.errors import DamagedError
 from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.isolate import call_isolating, call_one_by_one
@@ -28,6 +29,8 @@ from lancer.stages.base import Engines
 from lancer.stages.records import QUERY_REASONS
 
 log = logging.getLogger(__name__)
+
+_NOT_TRIED = (CellStatus.no_text, CellStatus.not_kept, CellStatus.estimated)  # cells that a stage had no call for
 
 MADE_FROM = b"lancer.made_from"  # in a part's metadata: a digest of the columns that its stage read
 
@@ -44,6 +47,7 @@ class StageReport:
     failed_queries: int = 0
     cells: int = 0
     failed_cells: int = 0
+    cut_documents: int = 0
     calls: int = 0
     reused_calls: int = 0
     pairs: int = 0
@@ -133,11 +137,14 @@ def report_of(stage: PlannedStage, part: pa.Table, *, reused: bool, seconds: flo
         for entry in entries:
             for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
                 setattr(report, name, getattr(report, name) + entry[name])
+    if schema.CUT_CHARACTERS.name in part.column_names:
+        cut = pc.list_flatten(part[schema.CUT_CHARACTERS.name])
+        report.cut_documents = pc.sum(pc.greater(cut, 0)).as_py() or 0
     for name in ("rating_status", "probability_status"):
         if name in part.column_names:
             cells = pc.list_flatten(pc.list_flatten(part[name]))
             counts = {c["values"]: c["counts"] for c in pc.value_counts(cells).to_pylist()}
-            report.cells = sum(n for status, n in counts.items() if status != CellStatus.no_text)
+            report.cells = sum(n for status, n in counts.items() if status not in _NOT_TRIED)
             report.failed_cells = sum(counts.get(str(s), 0) for s in (CellStatus.unreadable, CellStatus.error))
     return report
 

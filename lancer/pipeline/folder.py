@@ -142,7 +142,7 @@ def open_run(root: str, endpoint: str | None = None) -> RunFolder:
         config = Config.model_validate(record["config"])
     except ValidationError as error:
         raise OutputError(f"{store.uri('run.json')} holds a config of another version of lancer: {error}") from None
-    return RunFolder(store, record, config, _shards(store, [s["name"] for s in record["stages"]]), _sessions(store))
+    return RunFolder(store, record, config, _shards(store, [s["name"] for s in record["stages"]]), read_sessions(store))
 
 
 def _shards(store: RunStore, stages: Sequence[str]) -> tuple[ShardFiles, ...]:
@@ -158,7 +158,8 @@ def _shards(store: RunStore, stages: Sequence[str]) -> tuple[ShardFiles, ...]:
     )
 
 
-def _sessions(store: RunStore) -> tuple[Session, ...]:
+def read_sessions(store: RunStore) -> tuple[Session, ...]:
+    """The records of a run's sessions, in order, without those that cannot be read."""
     found = []
     for entry in store.storage.list(store.uri(FOLDER)):
         name = entry.uri.rsplit("/", 1)[-1].removesuffix(".json")

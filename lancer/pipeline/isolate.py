@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import (
     Block,
     Documents,
@@ -113,6 +114,14 @@ class FailedEngines:
     def documents(self) -> Documents:
         """Nothing to read in any."""
         return _EmptyDocuments()
+
+    def context(self, name: str) -> int | None:
+        """Not known, so that nothing is counted or cut for calls that are not made."""
+        return None
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        """Not known."""
+        return None
 
 
 class _FailedText:

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import (
     Block,
     Documents,
@@ -265,6 +266,14 @@ class JournalledEngines:
     def documents(self) -> Documents:
         """Document text."""
         return self._engines.documents()
+
+    def context(self, name: str) -> int | None:
+        """See `lancer.stages.base.Engines`."""
+        return self._engines.context(name)
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        """See `lancer.stages.base.Engines`."""
+        return self._engines.tokens(name)
 
 
 def block_digest(block: Block) -> str:

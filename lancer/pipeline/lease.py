@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lancer.errors import LancerError, OutputError
+from lancer.errors import BudgetError, LancerError, OutputError
 from lancer.storage import Storage, join
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def leased(storage: Storage, root: str, say: Say) -> Iterator[Lease]:
     try:
         yield lease
         status = "finished"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BudgetError):
         status = "interrupted"
         raise
     finally:

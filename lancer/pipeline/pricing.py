@@ -8,17 +8,19 @@ price is by the hour of a device, by tokens, or both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from lancer.config import PriceConfig
+from lancer.engines.protocols import EngineClock
 from lancer.stages.records import LedgerRecord
 
 Unit = Literal["tokens", "pairs", "calls"]
 
 HOUR_S: Final = 3600.0
+_CLOCKED: Final = tuple(f.name for f in fields(EngineClock))
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,30 @@ class EngineUse:
     busy_s: float = 0.0
     idle_s: float = 0.0
     calls: int = 0
-    tokens: int = 0
+    tokens: int = 0  # prompts, with cached ones, and outputs
+    cached_tokens: int = 0
+    output_tokens: int = 0
 
     @property
     def device_s(self) -> float:
         """Seconds for which its devices were held."""
         return (self.startup_s + self.busy_s + self.idle_s) * self.devices
+
+    @property
+    def spent(self) -> Money:
+        """What it has cost, by its own clock and count; also what came to nothing."""
+        prompt = self.tokens - self.output_tokens
+        return self.for_time(self.device_s) + self.for_tokens(
+            prompt=prompt, cached=self.cached_tokens, output=self.output_tokens
+        )
+
+    def with_clocks(self, clocks: Sequence[EngineClock]) -> EngineUse:
+        """With what its replicas did in one more session."""
+        return replace(
+            self,
+            replicas=max(self.replicas, len(clocks)),
+            **{name: getattr(self, name) + sum(getattr(c, name) for c in clocks) for name in _CLOCKED},
+        )
 
     def for_time(self, device_s: float) -> Money:
         """What so many seconds of a device cost."""
@@ -155,6 +175,8 @@ class Sums:
     money: Money = field(default_factory=Money)
     reused_calls: int = 0
     reused_tokens: int = 0
+    reused_cached_tokens: int = 0
+    reused_output_tokens: int = 0
     reused_money: Money = field(default_factory=Money)
 
     @property
@@ -183,6 +205,7 @@ class Sums:
 
 
 _ADDED: Final = ("calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens", "device_s")
+_REUSED: Final = ("reused_calls", "reused_tokens", "reused_cached_tokens", "reused_output_tokens")
 
 
 @dataclass(frozen=True)
@@ -215,8 +238,8 @@ def add_up(priced: Iterable[Priced]) -> Sums:
         queries.add(p.record.query_id)
         for name in _ADDED[:-1]:
             setattr(sums, name, getattr(sums, name) + getattr(p.record, name))
-        sums.reused_calls += p.record.reused_calls
-        sums.reused_tokens += p.record.reused_tokens
+        for name in _REUSED:
+            setattr(sums, name, getattr(sums, name) + getattr(p.record, name))
         sums.device_s += p.device_s
         sums.money += p.money
         sums.reused_money += p.reused

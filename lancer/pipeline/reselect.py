@@ -14,9 +14,11 @@ from lancer.formats.lines import read_lines
 from lancer.formats.runs import read_run, write_run
 from lancer.pipeline.matrices import coverage_matrix, read_matrices
 from lancer.schema import Scale
-from lancer.selection import Selector, parse_selector
+from lancer.selection import CoverageMatrix, Selection, Selector, parse_selector
+from lancer.selection.reranked import select_reranked
 from lancer.storage import Storage, is_remote, join
 
+RESULT: Final = "run.trec"
 COUNT_DIGITS: Final = 18  # fits into 64 bits
 
 
@@ -43,9 +45,12 @@ def reselect(
 ) -> Reselection:
     """Writes one run per selector: to the file `output`, or, for several selectors, into the folder `output`.
 
-    `run`: the candidates and their first-stage order. `second_order`: a run by another ranker, for `ties=second` and
-    `rest=second`. `token_counts`: `doc_id<TAB>count` lines, for `budget`. `explain`: a JSON Lines file that says per
-    query and selector which document newly covers what, and what stays uncovered.
+    Where the run that made the matrix reranked, its order breaks ties, is the second order if no other is given, and
+    what it did not keep stays behind.
+
+    `run`: the candidates and their first-stage order, instead of what the run left. `second_order`: a run by another
+    ranker, for `ties=second` and `rest=second`. `token_counts`: `doc_id<TAB>count` lines, for `budget`. `explain`: a
+    JSON Lines file that says per query and selector which document newly covers what, and what stays uncovered.
     UsageError, PlanError, InputError, OutputError before anything is written.
     """
     storage = storage or Storage()
@@ -68,9 +73,9 @@ def reselect(
         values = coverage_matrix(stored, second_order=order, token_counts=counts)
         result.queries += 1
         scales.add(stored.scale)
-        result.missing += values.missing
+        result.missing += values.missing - len(stored.behind) * values.sub_questions
         for selector in parsed:
-            selection = selector.select(values)
+            selection = _select(selector, values, stored)
             if any(selection.covers):
                 idle.pop(repr(selector), None)
             rankings[repr(selector)].append((stored.query_id, [stored.doc_ids[i] for i in selection.order]))
@@ -87,6 +92,14 @@ def reselect(
     if explain:
         storage.write(explain, "".join(reasons).encode())
     return result
+
+
+def _select(selector: Selector, values: CoverageMatrix, stored: StoredMatrix) -> Selection:
+    """As the run itself selects: by the order that its reranking left, if there was one."""
+    if stored.order is None:
+        return selector.select(values)
+    place = {doc_id: i for i, doc_id in enumerate(stored.doc_ids)}
+    return select_reranked(selector, values, [place[d] for d in stored.order], stored.kept)
 
 
 def _reason(
@@ -108,12 +121,32 @@ def _reason(
 
 
 def _tag(matrix: str, scales: set[Scale], storage: Storage) -> str:
-    """What was done before selection, as the run that made the matrix names its own files: `bm25:estimate`."""
+    """What was done before selection, as the run that made the matrix names its own files: `bm25:estimate:judge`."""
     uri = join(matrix, FIRST_STAGE)
     if not storage.exists(uri):
         return "matrix"
+    by_scale = "estimate" if Scale.probability in scales else "judge"
+    steps = ":".join([s for s in _stages(matrix, storage) if s in ("judge", "estimate")] or [by_scale])
+    result = join(matrix, RESULT)
+    if storage.exists(result):  # with the steps of reranking
+        before = _last(result, storage).rpartition(":")[0]
+        if before.endswith(steps):
+            return before
+    return f"{_last(uri, storage)}:{steps}"
+
+
+def _last(uri: str, storage: Storage) -> str:
+    """The tag of a run file."""
     _, line = next(read_lines(uri, storage))
-    return f"{line.split()[-1]}:{'estimate' if Scale.probability in scales else 'judge'}"
+    return line.split()[-1]
+
+
+def _stages(matrix: str, storage: Storage) -> list[str]:
+    """Names, by the run folder's run.json; none where it cannot be read."""
+    try:
+        return [stage["name"] for stage in json.loads(storage.read(join(matrix, "run.json")))["stages"]]
+    except (InputError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _check_targets(files: list[str], output: str, is_folder: bool, storage: Storage) -> None:

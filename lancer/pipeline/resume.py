@@ -14,7 +14,7 @@ from lancer.errors import OutputError
 from lancer.pipeline import finish
 from lancer.pipeline.journal import call_prefix
 from lancer.pipeline.plan import Plan, Shard, digest, overlapping
-from lancer.pipeline.store import TABLES, RunStore
+from lancer.pipeline.store import RunStore, tables_of
 from lancer.storage import join
 
 Mode = Literal["resume", "overwrite", "fail-if-exists"]
@@ -105,7 +105,7 @@ def find_work(plan: Plan, store: RunStore, *, retry_failed: bool = False) -> Wor
     todo = tuple(
         s
         for s in plan.shards
-        if len(finals[s.id]) < len(TABLES) or any((p.name, s.id) not in done for p in plan.stages)
+        if len(finals[s.id]) < len(tables_of(plan.stages)) or any((p.name, s.id) not in done for p in plan.stages)
     )
     return Work(parts, done, finals, todo)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lancer import schema
 from lancer.errors import DamagedError, InputError
-from lancer.pipeline.cost import engine_uses, same_engines
+from lancer.pipeline.cost import engine_uses
 from lancer.pipeline.folder import RunFolder, Session, ShardFiles, open_run, read_all, read_list
 from lancer.pipeline.pricing import HOUR_S, Money
 from lancer.pipeline.store import RunStore, parquet_bytes
@@ -247,19 +247,8 @@ def _holder(session: Session) -> Holder:
 
 
 def _spend(run: RunFolder) -> list[Spend]:
-    """Time by the engines' clocks, tokens by what each session has counted for its stages."""
-    same = same_engines(run.config)
-    engine_of = {stage["name"]: same.get(name, name) for stage in run.record["stages"] for name in stage["engines"]}
-    uses = {use.name: use for use in engine_uses(run)}
-    money = {name: use.for_time(use.device_s) for name, use in uses.items()}
-    for session in run.sessions:
-        for total in session.result.get("stages", []):
-            name = engine_of.get(total["stage"])
-            if name is not None:
-                money[name] += uses[name].for_tokens(
-                    prompt=total["prompt_tokens"], cached=total["cached_tokens"], output=total["output_tokens"]
-                )
-    return [Spend(name, use.device_s / HOUR_S, money[name]) for name, use in uses.items()]
+    """By the clocks and counts of the engines, so what is under way is in it."""
+    return [Spend(use.name, use.device_s / HOUR_S, use.spent) for use in engine_uses(run)]
 
 
 def _seen(entry: Entry, record: dict[str, Any]) -> FailureSeen:

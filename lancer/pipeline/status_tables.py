@@ -11,7 +11,7 @@ from rich.table import Table
 from lancer.pipeline.cost_tables import usd
 from lancer.pipeline.progress import duration
 from lancer.pipeline.status import Holder, Rate, Spend, StageStatus, Status
-from lancer.pipeline.summary import plain_table
+from lancer.pipeline.tables import plain_table
 
 
 def render_status(status: Status) -> Group:

@@ -3,7 +3,7 @@
     run.json                   resolved config, stages with fingerprints, input digests, versions, result
     parts/<stage>-<fingerprint>/shard-0101-<key>-<digest>.parquet
                                a stage's columns, ledger and failures for one shard
-    ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/
+    ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/ (compressed.parquet/)
                                tables, one part per shard
     run.trec first_stage.trec  the first selector's ranking, and where it started
 
@@ -17,7 +17,7 @@ import hashlib
 import io
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -33,8 +33,13 @@ from lancer.storage import Storage, join
 
 RANKING: Final = "ranking.parquet"
 TABLES: Final = (RANKING, "coverage.parquet", "ledger.parquet", "failures.parquet")
+STAGE_TABLES: Final = {"compress": "compressed.parquet"}  # of runs that have the stage
 # Names below the run folder.
-OURS: Final = ("parts", "calls", "sessions", "attempts", "queries.parquet", "shards.parquet", "run.json", *TABLES)
+OURS: Final = (
+    *("parts", "calls", "sessions", "attempts", "queries.parquet", "shards.parquet", "run.json", "estimate.json"),
+    *TABLES,
+    *STAGE_TABLES.values(),
+)
 READERS: Final = 16  # files read at once: an object store answers each after tens of milliseconds
 
 S = TypeVar("S")
@@ -42,6 +47,12 @@ T = TypeVar("T")
 
 _LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
 _FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA))), nullable=False)
+
+
+def tables_of(stages: Iterable[PlannedStage]) -> tuple[str, ...]:
+    """The final tables of a run with these stages."""
+    names = {stage.name for stage in stages}
+    return (*TABLES, *(table for stage, table in STAGE_TABLES.items() if stage in names))
 
 
 def part_schema(stage: PlannedStage) -> pa.Schema:
@@ -174,10 +185,10 @@ class RunStore:
         """Whether the folder holds nothing but what is written here; so does an empty one."""
         return all(self._is_ours(entry.uri) for entry in self.storage.list(self.root))
 
-    def clear(self, keep: str = "") -> None:
-        """Removes a run, but for the file `keep`: everything that is written here, and nothing else."""
+    def clear(self, keep: Collection[str] = ()) -> None:
+        """Removes a run, but for the files `keep`: everything that is written here, and nothing else."""
         for entry in self.storage.list(self.root):
-            if self._is_ours(entry.uri) and entry.uri != keep:
+            if self._is_ours(entry.uri) and entry.uri not in keep:
                 self.storage.delete(entry.uri)
 
     def _is_ours(self, uri: str) -> bool:

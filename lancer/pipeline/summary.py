@@ -13,10 +13,13 @@ from rich.table import Table
 from lancer import schema
 from lancer.engines.protocols import EngineClock
 from lancer.errors import DamagedError
+from lancer.pipeline.estimating_tables import comparison_table
 from lancer.pipeline.execute import StageReport, report_of
+from lancer.pipeline.foretold import Compared
 from lancer.pipeline.plan import Plan, Shard
 from lancer.pipeline.resume import Work
 from lancer.pipeline.store import RunStore, in_order, parquet_bytes
+from lancer.pipeline.tables import plain_table
 
 WIDTH = 200  # of tables in files and pipes
 
@@ -43,6 +46,7 @@ class StageTotal:
     failed_queries: int = 0
     cells: int = 0
     failed_cells: int = 0
+    cut_documents: int = 0  # (query, candidate) pairs of which the judge saw the beginning only
     counted_queries: int = 0  # of which failures and cells are known: not of shards that were finished without failures
 
     def add(self, report: StageReport) -> None:
@@ -50,7 +54,7 @@ class StageTotal:
         self.queries += report.queries
         self.counted_queries += report.queries
         self.failures = dict(Counter(self.failures) + Counter(report.failures))
-        for name in ("failed_queries", "cells", "failed_cells"):
+        for name in ("failed_queries", "cells", "failed_cells", "cut_documents"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
         if report.reused:
             self.reused_queries += report.queries
@@ -58,6 +62,11 @@ class StageTotal:
         self.seconds += report.seconds
         for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
+
+    @property
+    def cached_share(self) -> float | None:
+        """Of the prompt tokens."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
     @property
     def queries_per_s(self) -> float | None:
@@ -77,6 +86,7 @@ class RunResult:
     engines: dict[str, list[EngineClock]] = field(default_factory=dict)
     measures: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    foretold: list[Compared] = field(default_factory=list)  # of a finished run with a forecast: beside what came of it
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -127,11 +137,21 @@ def render(result: RunResult) -> Group:
     parts: list[Any] = [_stage_table(result)]
     if result.engines:
         parts.append(_engine_table(result))
+    if result.foretold:
+        parts.append(comparison_table(result.foretold))
     if result.measures:
         parts.append(_measure_table(result))
-    parts.extend(f"note: {note}" for note in result.notes)
+    parts.extend(f"note: {note}" for note in [*result.notes, *_cut(result)])
     parts.append(f"{result.queries} queries in {result.seconds:.1f} s; files are in {result.output}")
     return Group(*parts)
+
+
+def _cut(result: RunResult) -> list[str]:
+    """A note per stage that left something of documents out."""
+    what = (
+        "documents did not fit and were cut, so far as their shards were looked at; coverage.parquet says by how much"
+    )
+    return [f"{t.stage}: {t.cut_documents:,} {what}" for t in result.stages if t.cut_documents]
 
 
 def show(result: RunResult, console: Console | None = None) -> None:
@@ -168,6 +188,8 @@ def _stage_table(result: RunResult) -> Table:
             t.output_tokens,
         )
         shown = [f"{c:,}" if c else "-" for c in counts]
+        if t.cached_share:
+            shown[-2] += f" ({t.cached_share:.0%})"
         table.add_row(
             t.stage, *shown, f"{t.seconds:.1f}", f"{rate:.1f}" if rate else "-", str(sum(t.failures.values()) or "-")
         )
@@ -189,14 +211,6 @@ def _measure_table(result: RunResult) -> Table:
     table = plain_table("ranking", *names)
     for file, values in result.measures.items():
         table.add_row(file, *(f"{values[name]:.4f}" if name in values else "-" for name in names))
-    return table
-
-
-def plain_table(*names: str) -> Table:
-    """Without lines; the first column to the left, numbers to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(names):
-        table.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
     return table
 
 

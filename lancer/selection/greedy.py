@@ -64,7 +64,9 @@ class Greedy(Selector):
 def _order_of(word: str, by_own: IntArray, matrix: CoverageMatrix) -> IntArray:
     if word == "second" and matrix.second_order is not None:
         return matrix.second_order
-    return by_own if word == "own" else np.arange(matrix.candidates)
+    if word == "own":
+        return by_own
+    return np.arange(matrix.candidates) if matrix.first_order is None else matrix.first_order
 
 
 def _within(utility: Utility, costs: FloatArray, budget: float) -> IntArray:

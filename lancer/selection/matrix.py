@@ -1,7 +1,8 @@
 """What a selector gets, the coverage matrix of one query, and what it gives back.
 
-Rows are candidates in first-stage order, columns are sub-questions. The numbers are ratings (0 to 5) or probabilities
-(0 to 1) and the matrix says which; a missing number counts as 0 and is counted.
+Rows are candidates in the order in which ties are broken, the first stage's unless there was reranking; columns are
+sub-questions. The numbers are ratings (0 to 5) or probabilities (0 to 1) and the matrix says which; a missing number
+counts as 0 and is counted.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class CoverageMatrix:
     scale: what the values are.
     second_order: rows, best first, by another ranker; `ties=second` and `rest=second` need it.
     token_counts: (candidates,) whole numbers; `budget` needs them.
+    first_order: rows, best first, by the first stage; None = as they are, which is so unless reranking moved them.
     first_stage_scores: (candidates,); `mmr` and `xquad` use them, and the first-stage rank where they are absent.
     embeddings: (candidates, dimensions); `mmr` uses them, and the matrix rows where they are absent.
     """
@@ -43,6 +45,7 @@ class CoverageMatrix:
     scale: Scale
     second_order: IntArray | None = None
     token_counts: IntArray | None = None
+    first_order: IntArray | None = None
     first_stage_scores: FloatArray | None = None
     embeddings: FloatArray | None = None
 
@@ -50,11 +53,13 @@ class CoverageMatrix:
         object.__setattr__(self, "scale", Scale(self.scale))
         object.__setattr__(self, "values", _table(self.values, "values"))
         _check_range(self.values, self.scale)
-        for name in ("second_order", "token_counts", "first_stage_scores"):
+        for name in ("second_order", "first_order", "token_counts", "first_stage_scores"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _column(getattr(self, name), name, len(self.values)))
-        if self.second_order is not None and sorted(self.second_order.tolist()) != list(range(len(self.values))):
-            raise InputError("must hold every row of the matrix exactly once", field="second_order")
+        for name in ("second_order", "first_order"):
+            rows = getattr(self, name)
+            if rows is not None and sorted(rows.tolist()) != list(range(len(self.values))):
+                raise InputError("must hold every row of the matrix exactly once", field=name)
         if self.token_counts is not None and self.token_counts.min(initial=0) < 0:
             raise InputError(f"found {self.token_counts.min()}, a count is at least 0", field="token_counts")
         if self.embeddings is not None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Documents, PairScorer, SearchEngine, TextEngine
 from lancer.errors import PlanError
 from lancer.stages.records import Failure, LedgerRecord
@@ -25,6 +26,13 @@ class Engines(Protocol):
     def scorer(self, name: str) -> PairScorer: ...
     def search(self, name: str) -> SearchEngine: ...
     def documents(self) -> Documents: ...
+    def context(self, name: str) -> int | None:
+        """The most tokens that a prompt of this text engine and its output have together; None = not known."""
+        ...
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        """Counts this text engine's tokens; None = not known. Loading it takes seconds, once per process."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ import pyarrow as pa
 from lancer import schema
 from lancer.closed import Closed
 from lancer.engines.protocols import Block, ScoredBlock
-from lancer.schema import CellStatus
+from lancer.evaluation.calibration_file import Calibration, read_calibration
+from lancer.schema import MATRIX, CellStatus, Scale
 from lancer.stages.base import Engines, StageOutput
 from lancer.stages.records import Failure, LedgerRecord, latencies
+from lancer.storage import Storage
 
 
 class EstimateConfig(Closed):
@@ -20,17 +22,39 @@ class EstimateConfig(Closed):
 
     engine: str = "scorer"
     with_request: bool = False  # prepend the request to each sub-question
+    calibration: str | None = None  # a file that `lancer calibrate` wrote
+
+
+def make_estimate(config: EstimateConfig, storage: Storage) -> Estimate:
+    """Reads the file that the config names. InputError: it cannot be used."""
+    return Estimate(config, read_calibration(config.calibration, storage) if config.calibration else None)
 
 
 class Estimate:
-    """Adds `probabilities`, with status per cell."""
+    """Adds `probabilities`, or what a calibration makes of them, with status per cell."""
 
     name = "estimate"
     reads = (schema.TEXT, schema.CANDIDATES, schema.SUB_QUESTIONS)
-    adds = (schema.PROBABILITIES, schema.PROBABILITY_STATUS)
 
-    def __init__(self, config: EstimateConfig) -> None:
-        self._config = config
+    def __init__(self, config: EstimateConfig, calibration: Calibration | None = None) -> None:
+        self._config, self.calibration = config, calibration
+        if calibration is not None:
+            calibration.check_scale(Scale.probability, str(config.calibration))
+
+    @property
+    def scale(self) -> Scale:
+        """Of the matrix."""
+        return self.calibration.scale if self.calibration else Scale.probability
+
+    @property
+    def adds(self) -> tuple[pa.Field, ...]:
+        """The matrix in its scale."""
+        return (MATRIX[self.scale].values, MATRIX[self.scale].status)
+
+    @property
+    def calibration_file(self) -> str | None:
+        """Where the calibration was read."""
+        return self._config.calibration
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -38,8 +62,9 @@ class Estimate:
         return (self._config.engine,)
 
     def identity(self) -> dict[str, Any]:
-        """What the scorer is shown."""
-        return {"with_request": self._config.with_request}
+        """What the scorer is shown, and the calibration."""
+        calibration = self.calibration and self.calibration.digest
+        return {"with_request": self._config.with_request, "calibration": calibration}
 
     def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
         """Probabilities of shape (candidates, sub_questions) per query; the batch is one call of the scorer."""
@@ -60,9 +85,12 @@ class Estimate:
         failures: list[Failure] = []
         for row, rows_known, block in zip(rows, known, scored, strict=True):
             shape = (len(row["candidates"]), len(row["sub_questions"]))
-            values, status, failed = _cells(shape, rows_known, block.scores)
-            columns["probabilities"].append(values)
-            columns["probability_status"].append(status)
+            scores = block.scores.astype(np.float64)
+            if self.calibration is not None:
+                scores = self.calibration.apply(scores)
+            values, status, failed = _cells(shape, rows_known, scores)
+            columns[MATRIX[self.scale].values.name].append(values)
+            columns[MATRIX[self.scale].status.name].append(status)
             ledger.append(self._record(row["query_id"], block))
             if failed:
                 detail = f"{failed} of {shape[0] * shape[1]} cells: the scorer gave no number"
@@ -95,7 +123,7 @@ class Estimate:
 
 
 def _cells(
-    shape: tuple[int, int], known: list[int], scores: np.ndarray[Any, np.dtype[np.float32]]
+    shape: tuple[int, int], known: list[int], scores: np.ndarray[Any, np.dtype[np.float64]]
 ) -> tuple[list[list[float | None]], list[list[str]], int]:
     n, m = shape
     values: list[list[float | None]] = [[None] * m for _ in range(n)]

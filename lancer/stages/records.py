@@ -8,7 +8,7 @@ from typing import Final, TypedDict
 
 import numpy as np
 
-from lancer.engines.protocols import Generation
+from lancer.engines.protocols import Generation, ScoredBlock
 
 # Reasons for which a query counts as failed; others concern some of its cells or candidates.
 QUERY_REASONS: Final = frozenset({"no_candidates", "no_sub_questions", "engine_error", "poison"})
@@ -80,6 +80,23 @@ def of_generations(
         reused_tokens=sum(g.prompt_tokens + g.output_tokens for g in reused),
         reused_cached_tokens=sum(g.cached_tokens for g in reused),
         reused_output_tokens=sum(g.output_tokens for g in reused),
+    )
+
+
+def of_block(block: ScoredBlock, *, query_id: str, stage: str, engine: str) -> LedgerRecord:
+    """What one query asked of a scorer: a block is a call."""
+    if block.reused:
+        return LedgerRecord(query_id=query_id, stage=stage, engine=engine, reused_calls=1, reused_tokens=block.tokens)
+    return LedgerRecord(
+        query_id=query_id,
+        stage=stage,
+        engine=engine,
+        calls=1,
+        pairs=block.scores.size,
+        prompt_tokens=block.tokens,
+        queue_s=block.queue_s,
+        run_s=block.run_s,
+        **latencies([block.queue_s + block.run_s]),
     )
 
 

@@ -1,14 +1,15 @@
 """Stage retrieve: request → candidates, the first stage's order.
 
-Three sources: BM25 (a search engine), a given run, or candidate lists inside the requests. With the last two nothing
-outside the given list can enter. Candidates are never changed afterwards; a candidate without document text is kept and
-marked, and no later stage scores it.
+Five sources: BM25 (a search engine), dense retrieval (a bi-encoder over the whole corpus, exact), both fused by
+reciprocal rank, a given run, or candidate lists inside the requests. With the last two nothing outside the given list
+can enter. Candidates are never changed afterwards; a candidate without document text is kept and marked, and no later
+stage scores it.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -17,18 +18,21 @@ from lancer import schema
 from lancer.closed import Closed
 from lancer.engines.protocols import Hit
 from lancer.stages.base import Engines, StageOutput
+from lancer.stages.fusion import RRF_K, reciprocal_rank_fusion
 from lancer.stages.records import Failure, LedgerRecord, latencies
 
+FUSED_DEPTH: Final = 1000  # of each list that is fused: what is deep in one may be high in the other
 RequestField = Literal["title", "text", "background", "problem_statement"]
 
 
 class RetrieveConfig(Closed):
     """Where candidates come from and how many are kept."""
 
-    source: Literal["bm25", "run", "requests"] = "bm25"
+    source: Literal["bm25", "dense", "rrf", "run", "requests"] = "bm25"
     depth: int = Field(100, ge=1)
-    engine: str = "bm25"  # of source bm25
-    query: tuple[RequestField, ...] = ("text",)  # request fields that are searched for, of source bm25
+    engine: str = "bm25"  # of source bm25, dense or rrf
+    dense_engine: str = "dense"  # beside `engine`, of source rrf
+    query: tuple[RequestField, ...] = ("text",)  # request fields that are searched for
     run: str | None = None  # a TREC run, of source run
 
     @model_validator(mode="after")
@@ -38,6 +42,23 @@ class RetrieveConfig(Closed):
         if not self.query:
             raise ValueError("`query` needs at least one request field")
         return self
+
+    @property
+    def searchers(self) -> tuple[str, ...]:
+        """The engines that search; () where candidates are given."""
+        if self.source in ("bm25", "dense"):
+            return (self.engine,)
+        return (self.engine, self.dense_engine) if self.source == "rrf" else ()
+
+    @property
+    def dense(self) -> str | None:
+        """The one of them that is a bi-encoder."""
+        return self.searchers[-1] if self.source in ("dense", "rrf") else None
+
+    @property
+    def tag(self) -> str:
+        """For run files."""
+        return {"bm25": "bm25", "dense": "dense", "rrf": "rrf(bm25,dense)"}.get(self.source, "given")
 
 
 class Retrieve:
@@ -52,29 +73,38 @@ class Retrieve:
     @property
     def reads(self) -> tuple[pa.Field, ...]:
         """The request, or the candidates given for it."""
-        if self._config.source != "bm25":
+        if not self._config.searchers:
             return (schema.GIVEN_CANDIDATES,)
         return (schema.TEXT, schema.TITLE, schema.BACKGROUND, schema.PROBLEM_STATEMENT)
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """The search engine, for source bm25."""
-        return (self._config.engine,) if self._config.source == "bm25" else ()
+        """Those that search."""
+        return self._config.searchers
 
     def identity(self) -> dict[str, Any]:
-        """Source, depth, and the fields that are searched for."""
+        """Source, depth, the fields that are searched for, and how lists are fused."""
         own: dict[str, Any] = {"source": self._config.source, "depth": self._config.depth}
-        return own | ({"query": list(self._config.query)} if self._config.source == "bm25" else {})
+        if self._config.searchers:
+            own["query"] = list(self._config.query)
+        return own | ({"rrf": [RRF_K, FUSED_DEPTH]} if self._config.source == "rrf" else {})
 
     def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
         """Candidates with scores in first-stage order; a query without any is a failure record, not a lost row."""
         rows = batch.to_pylist()
-        began = time.monotonic()
-        if self._config.source == "bm25":
-            hits = engines.search(self._config.engine).search([self._query(row) for row in rows], self._config.depth)
-        else:
+        seconds: dict[str, float] = {}
+        lists: list[list[list[Hit]]] = []
+        depth = self._config.depth if len(self._config.searchers) < 2 else max(self._config.depth, FUSED_DEPTH)
+        for engine in self._config.searchers:
+            began = time.monotonic()
+            lists.append(engines.search(engine).search([self._query(row) for row in rows], depth))
+            seconds[engine] = (time.monotonic() - began) / len(rows)
+        if not lists:
             hits = [_given(row["given_candidates"] or [], self._config.depth) for row in rows]
-        seconds = (time.monotonic() - began) / len(rows)
+        elif len(lists) == 1:
+            hits = lists[0]
+        else:
+            hits = [reciprocal_rank_fusion(found)[: self._config.depth] for found in zip(*lists, strict=True)]
         unique = sorted({hit.doc_id for found in hits for hit in found})
         texts = dict(zip(unique, engines.documents().texts(unique), strict=True))
         candidates = [
@@ -83,22 +113,18 @@ class Retrieve:
         ]
         return StageOutput(
             columns={"candidates": candidates},
-            ledger=[self._record(row["query_id"], seconds) for row in rows],
+            ledger=[record for row in rows for record in self._records(row["query_id"], seconds)],
             failures=[f for row, found in zip(rows, candidates, strict=True) for f in self._failures(row, found)],
         )
 
-    def _record(self, query_id: str, seconds: float) -> LedgerRecord:
-        """A search is one batch for all rows: its time is shared among them."""
-        if self._config.source != "bm25":
-            return LedgerRecord(query_id=query_id, stage=self.name)
-        return LedgerRecord(
-            query_id=query_id,
-            stage=self.name,
-            engine=self._config.engine,
-            calls=1,
-            run_s=seconds,
-            **latencies([seconds]),
-        )
+    def _records(self, query_id: str, seconds: dict[str, float]) -> list[LedgerRecord]:
+        """One per engine. A search is one batch for all rows: its time is shared among them."""
+        if not seconds:
+            return [LedgerRecord(query_id=query_id, stage=self.name)]
+        return [
+            LedgerRecord(query_id=query_id, stage=self.name, engine=engine, calls=1, run_s=spent, **latencies([spent]))
+            for engine, spent in seconds.items()
+        ]
 
     def _query(self, row: dict[str, Any]) -> str:
         return " ".join(row[name] for name in self._config.query if row[name])

@@ -12,7 +12,8 @@ from lancer import schema
 from lancer.closed import Closed
 from lancer.errors import UsageError
 from lancer.schema import Scale
-from lancer.selection import CoverageMatrix, parse_selector
+from lancer.selection import CoverageMatrix, Selection, Selector, parse_selector
+from lancer.selection.reranked import select_reranked
 from lancer.stages.base import Engines, StageOutput
 from lancer.stages.records import LedgerRecord
 
@@ -37,32 +38,36 @@ class Select:
     adds = (schema.RANKINGS,)
     engines: tuple[str, ...] = ()
 
-    def __init__(self, config: SelectConfig, scale: Scale) -> None:
-        self._config, self._scale = config, scale
+    def __init__(self, config: SelectConfig, scale: Scale, order: str | None = None) -> None:
+        """`order`: the name of the one that reranking made last."""
+        self._config, self.scale = config, scale
+        self._order = None if order is None else schema.order_field(order)
         self.selectors = tuple(parse_selector(spec) for spec in config.selectors)
 
     @property
     def reads(self) -> tuple[pa.Field, ...]:
-        """The matrix in the scale it was declared in."""
-        return (schema.CANDIDATES, schema.SUB_QUESTIONS, self._matrix)
+        """The matrix in the scale it was declared in, and the order."""
+        order = () if self._order is None else (self._order,)
+        return (schema.CANDIDATES, schema.SUB_QUESTIONS, self._matrix, *order)
 
     @property
     def _matrix(self) -> pa.Field:
-        return schema.RATINGS if self._scale is Scale.rating else schema.PROBABILITIES
+        return schema.MATRIX[self.scale].values
 
     def identity(self) -> dict[str, Any]:
         """The selectors and the matrix they read."""
-        return {"selectors": [repr(s) for s in self.selectors], "matrix": str(self._scale)}
+        return {"selectors": [repr(s) for s in self.selectors], "matrix": str(self.scale)}
 
     def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
-        """Complete rankings: every candidate once. Without sub-questions that is the first stage's order."""
+        """Complete rankings: every candidate once. Without sub-questions that is the order so far."""
         rankings: list[object] = []
         rows = batch.to_pylist()
         for row in rows:
             doc_ids = [c["doc_id"] for c in row["candidates"]]
             ids = [q["id"] for q in row["sub_questions"]]
-            matrix = coverage_matrix(row[self._matrix.name], len(ids), self._scale)
-            chosen = [(repr(s), s.select(matrix)) for s in self.selectors]
+            matrix = coverage_matrix(row[self._matrix.name], len(ids), self.scale)
+            order = None if self._order is None else row[self._order.name]
+            chosen = [(repr(s), _selection(s, matrix, doc_ids, order)) for s in self.selectors]
             rankings.append(
                 [
                     {
@@ -78,6 +83,15 @@ class Select:
             columns={"rankings": rankings},
             ledger=[LedgerRecord(query_id=row["query_id"], stage=self.name) for row in rows],
         )
+
+
+def _selection(
+    selector: Selector, matrix: CoverageMatrix, doc_ids: list[str], order: dict[str, Any] | None
+) -> Selection:
+    if order is None:
+        return selector.select(matrix)
+    place = {doc_id: i for i, doc_id in enumerate(doc_ids)}
+    return select_reranked(selector, matrix, [place[d] for d in order["doc_ids"]], order["kept"])
 
 
 def coverage_matrix(cells: list[list[float | None]], sub_questions: int, scale: Scale) -> CoverageMatrix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -13,16 +14,19 @@ import pytest
 from pydantic import ValidationError
 
 from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
+from lancer.engines.documents import corpus_digest
 from lancer.engines.embedded import resolve_model
 from lancer.engines.protocols import Block
+from lancer.engines.sources import DocumentSource
 from lancer.errors import SetupError, UsageError
+from lancer.storage import Storage
 from tests.clocks import check_age
 
 DOCUMENTS = (
     "Bees collect nectar and pollen; on their way they carry pollen from flower to flower.",
     "The bridge was closed for repairs from March to October, and traffic went through the old town.",
     "",
-    "Pesticides of the neonicotinoid family harm the memory of honey bees. " * 4,
+    "Pesticides of the neonicotinoid family harm the memory of honey bees. " * 3 + "So it was found.",
     "Steel rusts when iron reacts with oxygen and water.",
 )
 SUB_QUESTIONS = ("How do bees pollinate plants?", "Which pesticides are dangerous to bees?", "Why does steel rust?")
@@ -116,11 +120,94 @@ def test_empty_blocks_have_their_shape(encoder: BiEncoder) -> None:
 
 
 def test_embeddings_are_unit_vectors_in_the_order_given(encoder: BiEncoder) -> None:
-    vectors = encoder.embed(["bees", "steel", "bees"])
+    vectors = encoder.embed(["bees", "steel", "bees"], "document")
     assert vectors.shape == (3, 384)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert np.array_equal(vectors[0], vectors[2])
     assert not np.array_equal(vectors[0], vectors[1])
+    assert encoder.embed([], "query").shape == (0, 384)
+
+
+def test_max_sim_equals_the_definition_on_the_models_own_tokens() -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = resolve_model("embedded:minilm").path_or_id
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+    def tokens(text: str) -> npt.NDArray[np.float64]:
+        import torch
+
+        with torch.inference_mode():
+            hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0, 1:-1].double().numpy()
+        units: npt.NDArray[np.float64] = hidden / np.linalg.norm(hidden, axis=1, keepdims=True)
+        return units
+
+    expected = [
+        [(tokens(q) @ tokens(d).T).max(axis=1).clip(0).mean() if d else 0.0 for q in SUB_QUESTIONS] for d in DOCUMENTS
+    ]
+    encoder = BiEncoder(BiEncoderConfig(model="embedded:minilm", similarity="max-sim", threads=1))
+    scores = encoder.score([BLOCK])[0].scores
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    assert scores.argmax(0).tolist() == [0, 3, 4]
+    assert np.array_equal(encoder.score([OTHER, BLOCK])[1].scores, scores)
+
+
+def test_the_best_sentence_scores_as_it_would_alone(encoder: BiEncoder) -> None:
+    pytest.importorskip("sentencex")
+    parts = ("The moon causes tides.", "Bees carry pollen between flowers.", "Steel rusts in the rain.")
+    config = BiEncoderConfig(model="embedded:minilm", similarity="best-sentence", threads=1)
+    scores = BiEncoder(config).score([Block((" ".join(parts), parts[0], ""), SUB_QUESTIONS)])[0].scores
+    alone = encoder.score([Block((*parts, ""), SUB_QUESTIONS)])[0].scores
+    np.testing.assert_allclose(scores, [alone[:3].max(0), alone[0], alone[3]], atol=1e-5)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> DocumentSource:
+    """The documents of `BLOCK`, in a corpus; embeddings are kept in a folder of the test."""
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("".join(json.dumps({"id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(DOCUMENTS)))
+    return DocumentSource("corpus", str(file), corpus_digest(file, Storage()))
+
+
+def test_documents_of_the_corpus_are_not_encoded_again(
+    encoder: BiEncoder, corpus: DocumentSource, tmp_path: Path
+) -> None:
+    config = BiEncoderConfig(model="embedded:minilm", embeddings=str(tmp_path / "kept"), threads=1)
+    kept = BiEncoder(config, corpus, Storage())
+    assert encoder.score([Block(DOCUMENTS, ())])[0].tokens == kept.clock().tokens + 2, "all but the empty one"
+    other = "It is in no corpus."
+    scored = kept.score([Block((*DOCUMENTS, other), SUB_QUESTIONS)])[0]
+    plain = encoder.score([Block((*DOCUMENTS, other), SUB_QUESTIONS)])[0].scores
+    np.testing.assert_allclose(scored.scores, plain, atol=1e-5)
+    new = ("", other, *SUB_QUESTIONS)
+    assert scored.tokens == sum(len(kept._tokenizer(text).input_ids) for text in new)
+    between = kept.score([Block(DOCUMENTS[3:], DOCUMENTS[3:])])[0]  # as MMR asks
+    assert between.tokens == 0
+    np.testing.assert_allclose(between.scores.diagonal(), 1, atol=1e-6)
+    np.testing.assert_array_equal(kept.embed(DOCUMENTS[:2], "document"), kept.embed(DOCUMENTS[:3], "document")[:2])
+
+
+def test_dense_retrieval_finds_the_highest_cosines(encoder: BiEncoder, corpus: DocumentSource, tmp_path: Path) -> None:
+    config = BiEncoderConfig(model="embedded:minilm", embeddings=str(tmp_path / "kept"), threads=1)
+    engine = BiEncoder(config, corpus, Storage())
+    found = engine.search(SUB_QUESTIONS, 2)
+    texts = {f"d{i}": text for i, text in enumerate(DOCUMENTS)}
+    assert [hits[0].doc_id for hits in found] == ["d0", "d3", "d4"]
+    for query, hits in zip(SUB_QUESTIONS, found, strict=True):
+        (scores,) = encoder.score([Block(tuple(texts[h.doc_id] for h in hits), (query,))])
+        np.testing.assert_allclose([h.score for h in hits], scores.scores[:, 0], atol=1e-5)
+    assert engine.search(SUB_QUESTIONS[1:], 2) == found[1:], "nothing beside a query matters"
+    assert [h.doc_id for h in engine.search([""], 9)[0]] != []
+    assert len(engine.search(["bees"], 9)[0]) == 4, "the empty document is no candidate"
+
+
+def test_search_and_kept_embeddings_need_a_corpus(encoder: BiEncoder) -> None:
+    with pytest.raises(UsageError, match="without `embeddings` cannot search"):
+        encoder.search(["bees"], 1)
+    index = DocumentSource("index", "bm25", "digest")
+    for source in (None, index):
+        with pytest.raises(UsageError, match="'corpus' is missing"):
+            BiEncoder(BiEncoderConfig(model="embedded:minilm", embeddings="cache"), source, Storage())
 
 
 def test_what_the_model_cannot_embed_is_nan_and_nothing_beside_it(encoder: BiEncoder, tmp_path: Path) -> None:
@@ -171,3 +258,6 @@ def test_place_and_speed_are_no_part_of_the_identity() -> None:
     there = BiEncoderConfig(model="embedded:minilm", replicas=8, num_gpus=1, num_cpus=2, threads=4, device="cuda")
     assert here.result_fields() == there.result_fields()
     assert here.result_fields() != BiEncoderConfig(model="embedded:minilm", max_tokens=128).result_fields()
+    assert here.result_fields() != BiEncoderConfig(model="embedded:minilm", similarity="max-sim").result_fields()
+    kept = [BiEncoderConfig(model="embedded:minilm", embeddings=place).result_fields() for place in ("cache", "s3://b")]
+    assert kept[0] == kept[1] != here.result_fields()

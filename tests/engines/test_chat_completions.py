@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from email.utils import formatdate
 from typing import Any
@@ -46,6 +47,51 @@ def test_extra_fields_are_added_and_null_leaves_fields_out() -> None:
     assert "max_tokens" not in body
     assert body["max_completion_tokens"] == 50
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_marks_stay_here() -> None:
+    marked: list[Message] = [{"role": "user", "content": "Rate this.", "shared": 4, "pad_at": 2, "scored": (5, 9)}]
+    assert request_body("m", marked, Sampling(max_tokens=1), {})["messages"] == PROMPT
+
+
+def test_json_and_logprobs_are_asked_for() -> None:
+    body = request_body("m", PROMPT, Sampling(max_tokens=9, json_schema='{"type": "object"}'), {})
+    form = {"name": "answer", "strict": True, "schema": {"type": "object"}}
+    assert body["response_format"] == {"type": "json_schema", "json_schema": form}
+    body = request_body("m", PROMPT, Sampling(max_tokens=1, logprobs_of=("0", "1")), {})
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 20)
+
+
+def test_what_chat_completions_cannot_carry() -> None:
+    with pytest.raises(ValueError, match="no log-probabilities of a prompt"):
+        request_body("m", PROMPT, Sampling(max_tokens=1, score=True), {})
+    with pytest.raises(ValueError, match="ask for one of the two"):
+        request_body("m", PROMPT, Sampling(max_tokens=1, choice=("0", "1"), logprobs_of=("0", "1")), {})
+
+
+TOP = [{"token": "4", "logprob": -0.1}, {"token": " 4", "logprob": -3.5}, {"token": "4", "logprob": -7.0}]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"content": [{"token": "4", "logprob": -0.1, "top_logprobs": TOP}]}, (-math.inf, -0.1)),
+        ({"content": [{"top_logprobs": TOP}, {"top_logprobs": [{"token": "0", "logprob": -1}]}]}, (-math.inf, -0.1)),
+        ({"content": [{"top_logprobs": [{"token": "0", "logprob": -2}]}]}, (-2.0, -math.inf)),
+        ({"content": []}, None),
+        ({"content": None}, None),
+        ({"content": [{"top_logprobs": [{"token": "0", "logprob": None}]}]}, None),
+        (None, None),
+    ],
+)
+def test_logprobs_are_of_the_first_token(told: object, expected: tuple[float, ...] | None) -> None:
+    choice = {"message": {"content": "4"}, "finish_reason": "length", "logprobs": told}
+    got = read_reply(200, {}, json.dumps({"choices": [choice]}).encode(), "", ("0", "4"))
+    assert isinstance(got, Generation)
+    if expected is None:
+        assert (got.error, got.text, got.finish) == ("the server reports no log-probabilities", "", "error")
+    else:
+        assert (got.logprobs, got.text, got.finish) == (expected, "4", "length")
 
 
 USAGES = {

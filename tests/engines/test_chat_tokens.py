@@ -61,6 +61,21 @@ def test_an_engine_without_a_cache_pads_nothing(tokenizer: object) -> None:
     assert ChatTokens(tokenizer, {}).encode(asked).ids == plain(tokenizer, asked)
 
 
+def test_padding_gives_way_where_there_is_no_room(tokenizer: object) -> None:
+    tokens, asked = ChatTokens(tokenizer, {}, block=BLOCK), prompt("Why do trees hold soil?")
+    padded = tokens.encode(asked)
+    assert padded.padding
+    assert tokens.encode(asked, room=len(padded.ids)) == padded
+    assert tokens.encode(asked, room=len(padded.ids) - 1).ids == plain(tokenizer, asked)
+    assert tokens.count(asked, room=1) == len(plain(tokenizer, asked))
+
+
+def test_one_token_or_none(tokenizer: object) -> None:
+    tokens = ChatTokens(tokenizer, {})
+    assert tokenizer.decode([tokens.token_of("4")]) == "4"  # type: ignore[attr-defined]
+    assert (tokens.token_of("45"), tokens.token_of("")) == (None, None)
+
+
 @pytest.mark.parametrize(("layout", "place"), [("shared-prefix", "sub_question"), ("published", "document")])
 def test_the_scored_part_is_found_among_the_tokens(tokenizer: object, layout: str, place: str) -> None:
     asked = prompt("Why do trees hold soil?", layout=layout, scored=place)

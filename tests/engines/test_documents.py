@@ -41,6 +41,16 @@ def store_of(path: Path) -> DocumentStore:
     return DocumentStore(build_store(path, STORAGE, corpus_digest(path, STORAGE)))
 
 
+def test_a_sample_has_each_document_once_and_is_the_same_every_time(tmp_path: Path) -> None:
+    documents = [{"id": f"d{i}", "text": f"text {i}"} for i in range(50)]
+    store = store_of(corpus(tmp_path, *documents, documents[7]))
+    drawn = store.sample(20, seed=3)
+    assert len(set(drawn)) == 20
+    assert store.sample(20, seed=3) == drawn
+    assert set(store.sample(20, seed=4)) != set(drawn)
+    assert sorted(store.sample(99, seed=3)) == sorted(d["id"] for d in documents)
+
+
 def test_texts_join_title_and_body_and_are_none_where_there_is_nothing(tmp_path: Path) -> None:
     store = store_of(
         corpus(

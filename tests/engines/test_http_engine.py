@@ -67,6 +67,29 @@ def error(status: int, message: str = "no", **headers: str) -> Reply:
     return Reply(status=status, content=json.dumps({"error": {"message": message}}).encode(), headers=headers)
 
 
+def test_what_cannot_be_asked_over_http_fails_without_a_request() -> None:
+    with running(echo) as (engine, server):
+        got = engine.generate(prompts("one", "two"), Sampling(max_tokens=1, score=True))
+        assert [g.finish for g in got] == ["error"] * 2
+        assert "no log-probabilities of a prompt" in got[0].error
+        assert engine.generate(prompts("three"), ONE)[0].text == "THREE"
+    assert len(server.requests) == 1
+
+
+def test_logprobs_come_back_with_the_answer() -> None:
+    top = [{"token": "4", "logprob": -0.25}, {"token": "5", "logprob": -1.5}]
+
+    def answer(request: Request) -> Reply:
+        assert (request.body["logprobs"], request.body["top_logprobs"]) == (True, 20)
+        content = [{"token": "4", "logprob": -0.25, "top_logprobs": top}]
+        choice = {"message": {"content": "4"}, "finish_reason": "stop", "logprobs": {"content": content}}
+        return Reply(content=json.dumps({"choices": [choice], "usage": USAGE}).encode())
+
+    with running(answer) as (engine, _):
+        (got,) = engine.generate(prompts("rate"), Sampling(max_tokens=1, logprobs_of=("5", "4", "0")))
+    assert (got.text, got.logprobs) == ("4", (-1.5, -0.25, float("-inf")))
+
+
 def test_a_call_is_posted_and_read() -> None:
     with running(echo, extra_body={"top_p": 0.5}) as (engine, server):
         (got,) = engine.generate(prompts("what is"), Sampling(max_tokens=3, choice=("0", "1")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import socket
@@ -95,6 +97,7 @@ PROMPTS = [
     for document in DOCUMENTS
     for topic in ("heat", "floods", "noise", "air", "birds", "crime", "health", "budgets")
 ]
+ASKED = [prompt[-1]["content"] for prompt in PROMPTS]
 
 
 def test_judging_through_failures_counts_every_answer_once(base_url: str) -> None:
@@ -106,7 +109,7 @@ def test_judging_through_failures_counts_every_answer_once(base_url: str) -> Non
         kind = "fine"
         if request.prompt not in seen:  # each first attempt has its own misfortune
             seen.add(request.prompt)
-            kind = broken[PROMPTS.index(request.body["messages"]) % len(broken)]
+            kind = broken[ASKED.index(request.prompt) % len(broken)]
         if kind == "429":
             return Reply(status=429, headers={"Retry-After": "1"})
         if kind == "500":
@@ -168,3 +171,33 @@ def test_free_text_up_to_the_limit(base_url: str) -> None:
     engine.close()
     assert (got.finish, got.output_tokens) == ("length", 5)
     assert got.text
+
+
+def test_json_follows_its_schema(base_url: str) -> None:
+    layout = judge.layout_of("per-document")
+    asked = [
+        judge.messages_of(layout.prompt(request=None, document=document, sub_questions=["Why?", "How?", "Where?"]))
+        for document in DOCUMENTS[:3]
+    ]
+    engine = HttpEngine(config(base_url))
+    got = engine.generate(asked, Sampling(max_tokens=200, json_schema=json.dumps(judge.schema(3))))
+    engine.close()
+    assert [g.error for g in got] == [""] * 3
+    for answer in (json.loads(g.text) for g in got):
+        assert list(answer) == ["1", "2", "3"]
+        assert set(answer.values()) <= set(range(6))
+
+
+def test_logprobs_are_those_of_the_likeliest_tokens(base_url: str) -> None:
+    engine = HttpEngine(config(base_url))
+    sampling = Sampling(max_tokens=1, logprobs_of=(*judge.CHOICES, "no token"))
+    got = engine.generate(PROMPTS[:4], sampling)
+    engine.close()
+    assert [g.error for g in got] == [""] * 4
+    for generation in got:
+        *ratings, absent = generation.logprobs
+        assert len(ratings) == 6
+        assert absent == -math.inf
+        assert 0 < sum(math.exp(p) for p in ratings) <= 1 + 1e-6
+        if generation.text in judge.CHOICES:
+            assert max(ratings) == ratings[int(generation.text)]

@@ -22,7 +22,7 @@ import pytest
 from lancer.engines.documents import DocumentStore, build_store, corpus_digest
 from lancer.engines.jvm import JAVA_LOCK, anserini_jar, java_home, start_jvm
 from lancer.engines.lucene import LANGUAGES, LuceneConfig, LuceneEngine, Rm3, java_report
-from lancer.engines.lucene_index import build_index, index_digest
+from lancer.engines.lucene_index import build_index, index_digest, is_built, is_here
 from lancer.engines.protocols import Hit
 from lancer.errors import InputError, SetupError, UsageError
 from lancer.storage import Storage, StorageConfig
@@ -332,7 +332,9 @@ def index_of(engine: Make, texts: dict[str, str]) -> Path:
 @pytest.mark.parametrize("ending", [".tar.gz", ".zip"])
 def test_an_archive_is_unpacked_once(engine: Make, beir_index: Path, tmp_path: Path, ending: str, cache: Path) -> None:
     archive = str(pack(beir_index, tmp_path / f"index{ending}"))
+    assert not is_here(archive, STORAGE)
     first = engine(None, index=archive)
+    assert is_here(archive, STORAGE)
     assert ids(first.search(["bread"], 5)[0]) == ["d2"]
     assert first.texts(["d2"]) == ["Bread rises."]
     assert engine(None, index=archive).folder == first.folder
@@ -437,6 +439,9 @@ print(build_index(store, digest, language="en", vectors=False, threads=1, heap="
     logs = outputs[0][1] + outputs[1][1]
     assert logs.count("stored 30 documents") == 1
     assert logs.count("indexing 30 documents") == 1
+    digest = corpus_digest(corpus, STORAGE)
+    assert is_built(digest, language="en", vectors=False)
+    assert not is_built(digest, language="en", vectors=True)
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.name.endswith((".building", ".jsonl"))]
 
 

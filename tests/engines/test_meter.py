@@ -84,3 +84,4 @@ def test_calls_and_tokens_add_up() -> None:
     meter.add(calls=2)
     meter.add(tokens=7)
     assert (meter.clock().calls, meter.clock().tokens) == (5, 20)
+    assert (meter.clock().cached_tokens, meter.clock().output_tokens) == (8, 2)

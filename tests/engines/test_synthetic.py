@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections import Counter
 
@@ -42,6 +44,38 @@ def test_questions_are_as_decompose_reads_them() -> None:
     assert len({q for questions in lists for q in questions}) == 200
     few = SyntheticEngine(SyntheticConfig(questions=3)).generate(asked[:1], ASK)
     assert len(decompose.parse(few[0].text, 10)) == 3
+
+
+def test_json_has_the_form_asked_for() -> None:
+    ask = Sampling(max_tokens=100, json_schema=json.dumps(judge.schema(10)))
+    answers = [json.loads(g.text) for g in SyntheticEngine(SyntheticConfig()).generate(prompts(100), ask)]
+    assert {tuple(answer) for answer in answers} == {tuple(str(n) for n in range(1, 11))}
+    counts = Counter(rating for answer in answers for rating in answer.values())
+    assert set(counts) == set(range(6))
+    assert all(abs(n - 1000 / 6) < 5 * 12 for n in counts.values())
+    other = Sampling(max_tokens=100, json_schema='{"type": "array"}')
+    refused = SyntheticEngine(SyntheticConfig()).generate(prompts(1), other)[0]
+    assert "objects of enumerated values" in refused.error
+    assert (refused.text, refused.finish) == ("", "error")
+
+
+def test_logprobs_are_of_a_distribution() -> None:
+    ask = Sampling(max_tokens=1, logprobs_of=judge.CHOICES)
+    answers = SyntheticEngine(SyntheticConfig()).generate(prompts(200), ask)
+    masses = [sum(math.exp(p) for p in g.logprobs) for g in answers]
+    assert {len(g.logprobs) for g in answers} == {6}
+    assert 0 < min(masses) < max(masses) < 1
+    assert len({g.logprobs for g in answers}) == 200
+
+
+def test_scores_are_one_per_token_of_the_marked_part() -> None:
+    engine, score = SyntheticEngine(SyntheticConfig()), Sampling(max_tokens=1, score=True)
+    filled = judge.layout_of("shared-prefix").prompt(request=None, document="trees", sub_questions=["12345678?"])
+    marked = judge.messages_of(filled, scored="sub_question")
+    answer, unmarked = engine.generate([marked, judge.messages_of(filled)], score)
+    assert (answer.error, answer.text, len(answer.logprobs)) == ("", "", 3)
+    assert all(-8 < p <= 0 for p in answer.logprobs)
+    assert "marked" in unmarked.error
 
 
 def test_tokens_are_counted_for_the_ledger() -> None:

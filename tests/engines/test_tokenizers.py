@@ -6,7 +6,7 @@ import pytest
 
 from lancer.engines.http_engine import HttpConfig
 from lancer.engines.synthetic import SyntheticConfig
-from lancer.engines.tokenizers import model_tokens
+from lancer.engines.tokenizers import context_of, model_tokens
 from lancer.engines.vllm_engine import VllmConfig
 from lancer.errors import SetupError
 
@@ -37,3 +37,15 @@ def test_engines_without_a_model_have_none() -> None:
 def test_a_model_without_a_chat_template_is_named() -> None:
     with pytest.raises(SetupError, match=r"minilm.*no chat template"):
         model_tokens(VllmConfig(model="embedded:minilm"))
+
+
+def test_the_context_is_known_without_the_tokenizer() -> None:
+    for config in (
+        VllmConfig(model=SMOLLM2),
+        VllmConfig(model=SMOLLM2, max_model_len=512),
+        HttpConfig(base_url="http://127.0.0.1:1/v1", model="smollm2", tokenizer=SMOLLM2, max_model_len=2048),
+    ):
+        tokens = model_tokens(config)
+        assert tokens is not None
+        assert context_of(config) == tokens.context
+    assert context_of(SyntheticConfig()) is None

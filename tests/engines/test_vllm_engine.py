@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from lancer.engines.chat_tokens import ChatTokens, TokenPrompt
 from lancer.engines.embedded import resolve_model
 from lancer.engines.protocols import Generation, Message, Sampling
-from lancer.engines.vllm_engine import VllmConfig, VllmEngine
+from lancer.engines.vllm_engine import CPU_BLOCK_SIZE, VllmConfig, VllmEngine
 from lancer.errors import EngineError, SetupError, UsageError
+from lancer.prompts.judge import CHOICES, LAYOUTS, messages_of, schema
 from tests.clocks import check_age
 
 # vLLM and what it imports warn about themselves.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
-SMALL: dict[str, Any] = {"model": "embedded:smollm2", "max_model_len": 1024, "max_num_seqs": 8, "kv_cache_gib": 0.5}
+SMALL: dict[str, Any] = {
+    "model": "embedded:smollm2",
+    "dtype": "float32",  # to be compared with transformers
+    "max_model_len": 1024,
+    "max_num_seqs": 8,
+    "kv_cache_gib": 0.5,
+}
 PASSAGE = "The Danube rises in the Black Forest, flows through ten countries and ends in the Black Sea. " * 8
 
 
@@ -40,10 +50,38 @@ def ask(text: str) -> list[Message]:
     return [{"role": "user", "content": text}]
 
 
+@cache
 def tokenizer() -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(resolve_model("embedded:smollm2").path_or_id, local_files_only=True)
+
+
+@pytest.fixture(scope="module")
+def reference() -> Callable[[list[int]], Any]:
+    """Token ids → log-probabilities of what follows each, of shape (tokens, vocabulary): transformers, no cache."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("embedded:smollm2").path_or_id, dtype=torch.float32)
+
+    def logprobs(ids: list[int]) -> Any:
+        with torch.no_grad():
+            return torch.log_softmax(model(torch.tensor([ids])).logits[0], dim=-1).numpy()
+
+    return logprobs
+
+
+def about_rivers(question: str, *, layout: str = "shared-prefix", scored: str | None = None) -> list[Message]:
+    filled = LAYOUTS[layout].prompt(request="Report on rivers.", document=PASSAGE, sub_questions=[question])
+    return messages_of(filled, scored=scored)
+
+
+def expected_scores(reference: Callable[[list[int]], Any], prompt: list[Message]) -> list[float]:
+    encoded = ChatTokens(tokenizer(), {}, CPU_BLOCK_SIZE).encode(prompt, score=True)
+    assert encoded.scored is not None
+    logprobs = reference(encoded.ids)
+    return [logprobs[i - 1, encoded.ids[i]] for i in range(*encoded.scored)]
 
 
 def test_answers_are_sensible_and_in_order(engine: VllmEngine) -> None:
@@ -61,6 +99,91 @@ def test_choice_restricts_the_output(engine: VllmEngine) -> None:
     assert {rating.text for rating in ratings} <= set("012345")
     words = engine.generate(prompts[:1], Sampling(max_tokens=20, choice=("partly covered", "not covered")))
     assert words[0].text in ("partly covered", "not covered")
+
+
+def test_json_follows_its_schema(engine: VllmEngine) -> None:
+    questions = ["Where does it rise?", "Where does it end?", "Who sails on it?"]
+    filled = LAYOUTS["per-document"].prompt(request=None, document=PASSAGE, sub_questions=questions)
+    sampling = Sampling(max_tokens=60, json_schema=json.dumps(schema(3)))
+    answer = engine.generate([messages_of(filled)], sampling)[0]
+    ratings = json.loads(answer.text)
+    assert list(ratings) == ["1", "2", "3"]
+    assert set(ratings.values()) <= set(range(6))
+    assert (answer.finish, "\n" in answer.text) == ("stop", False)
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_logprobs_are_the_models_own_in_the_order_asked_for(
+    engine: VllmEngine, reference: Callable[[list[int]], Any], restricted: bool
+) -> None:
+    prompts = [about_rivers(question) for question in ("Where does it rise?", "How long is it?")]
+    asked = ("5", "0", "1", "2", "3", "4", "\n")
+    sampling = Sampling(max_tokens=2, temperature=1.0, choice=CHOICES if restricted else None, logprobs_of=asked)
+    for prompt, answer in zip(prompts, engine.generate(prompts, sampling), strict=True):
+        ids = ChatTokens(tokenizer(), {}, CPU_BLOCK_SIZE).encode(prompt).ids
+        own = reference(ids)[-1]
+        assert answer.logprobs == pytest.approx([own[tokenizer().encode(text)[0]] for text in asked], abs=2e-3)
+        assert not restricted or (answer.text in CHOICES and answer.finish == "stop" and answer.output_tokens == 1)
+
+
+def test_scores_are_the_models_own_whatever_is_cached(
+    engine: VllmEngine, reference: Callable[[list[int]], Any]
+) -> None:
+    score = Sampling(max_tokens=1, score=True)
+    questions = [
+        "Which countries does the river flow through?",
+        "Where?",
+        "Where? And how did it come to be called so?",
+    ]
+    prompts = [about_rivers(question, scored="sub_question") for question in questions]
+    cold = engine.generate(prompts[:1], score)[0]
+    warm = engine.generate(prompts, score)  # the first one again: its own question is cached
+    for prompt, answer in zip([prompts[0], *prompts], [cold, *warm], strict=True):
+        assert (answer.error, answer.text, answer.finish) == ("", "", "stop")
+        assert answer.logprobs == pytest.approx(expected_scores(reference, prompt), abs=2e-3)
+    assert [answer.cached_tokens > 200 for answer in warm] == [False, True, True]
+    assert warm[1].cached_tokens % CPU_BLOCK_SIZE == 0
+    assert warm[1].prompt_tokens - warm[1].cached_tokens < 3 * CPU_BLOCK_SIZE
+
+
+def test_scores_of_a_document_after_its_question(engine: VllmEngine, reference: Callable[[list[int]], Any]) -> None:
+    prompt = about_rivers("Where does it end?", layout="published", scored="document")
+    first, again = (engine.generate([prompt], Sampling(max_tokens=1, score=True))[0] for _ in range(2))
+    expected = expected_scores(reference, prompt)
+    assert len(expected) > 100
+    for answer in (first, again):
+        assert answer.logprobs == pytest.approx(expected, abs=2e-3)
+
+
+def test_what_has_no_logprobs_fails_alone(engine: VllmEngine) -> None:
+    prompt = ask("Say hi.")
+    several = engine.generate([prompt], Sampling(max_tokens=1, logprobs_of=("0", "partly covered")))[0]
+    assert "'partly covered' is not one token" in several.error
+    grammar = Sampling(max_tokens=9, choice=("partly covered", "not"), logprobs_of=("0",))
+    assert "choice whose strings are one token each" in engine.generate([prompt], grammar)[0].error
+    both = Sampling(max_tokens=1, score=True, logprobs_of=("0",))
+    assert "scored has no output" in engine.generate([prompt], both)[0].error
+    unmarked = engine.generate(
+        [prompt, about_rivers("Why?", scored="sub_question")], Sampling(max_tokens=1, score=True)
+    )
+    assert "marked" in unmarked[0].error
+    assert (unmarked[1].error, len(unmarked[1].logprobs) > 0) == ("", True)
+
+
+def test_padding_gives_way_to_the_length_of_the_model(engine: VllmEngine) -> None:
+    words = next(n for n in range(700, 1000) if len(_padded(n).ids) > 1023 >= len(_padded(n).ids) - _padded(n).padding)
+    answer = engine.generate([_long(words)], Sampling(max_tokens=1))[0]
+    assert answer.error == ""
+    assert answer.prompt_tokens == len(_padded(words).ids) - _padded(words).padding
+
+
+def _long(words: int) -> list[Message]:
+    filled = LAYOUTS["shared-prefix"].prompt(request=None, document="word " * words, sub_questions=["Why?"])
+    return messages_of(filled)
+
+
+def _padded(words: int) -> TokenPrompt:
+    return ChatTokens(tokenizer(), {}, CPU_BLOCK_SIZE).encode(_long(words))
 
 
 def test_tokens_are_the_tokenizers(engine: VllmEngine) -> None:

@@ -209,7 +209,10 @@ def test_nuggets_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "evaluate needs --run or --assignments"),
+        ([], "evaluate needs --run, --stages or --assignments"),
+        (["--stages", "a", "--run", "b", "--per-query"], "by themselves, without --run, --per-query"),
+        (["--stages", "a"], "no qrels are given"),
+        (["--run", "a", "--kept", "3"], "--kept and --rel are about --stages"),
         (["--assignments", "a", "--run", "b", "--ratings-run", "c"], "by themselves, without --run, --ratings-run"),
         (["--run", "a", "--without-vital", "skip"], "--without-vital is about --assignments"),
     ],
@@ -231,3 +234,37 @@ def test_nuggets_of_two_systems(tmp_path: Path) -> None:
     found = json.loads(evaluate_nuggets_command(paths, output="json", baseline=paths[1]))
     entry = found["runs"][paths[0]]["measures"]["strict_vital_score"]
     assert (entry["mean"], entry["difference"], entry["p"], entry["judged"]) == (1.0, 1.0, 2 / 64, None)
+
+
+def test_stages_from_run_files_cut_to_what_was_kept(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["evaluate", "--stages", files["first"], files["second"], "--qrels", files["qrels"]]
+    assert main([*arguments, "--kept", "3", "2", "--measures", "P@1", "--output", "json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["stages"]
+    assert (first["stage"], second["stage"]) == ("bm25", "bm25:max")
+    assert (first["documents"], second["documents"]) == (3, 2)
+    assert second["measures"]["precision"] == {
+        "mean": 1.0,
+        "interval": [1.0, 1.0],
+        "lift_before": 1.5,
+        "lift_first": 1.5,
+    }
+    assert second["equal_depth"] == {"lift_before": 2.0, "lift_first": 2.0}
+    assert second["measures"]["P@1"]["mean"] == 1.0
+    assert main([*arguments, "--kept", "3", "2", "--rel", "5"]) == 0
+    assert "0.0000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--kept", "3"], "kept needs a number of at least 1 for each of the 2 stages (bm25, bm25:max)"),
+        (["--kept", "3", "0"], "kept needs a number of at least 1"),
+        (["--measures", "Cov@3"], "Cov of a stage is not computed"),
+    ],
+)
+def test_stages_that_cannot_be_evaluated(
+    files: dict[str, str], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["evaluate", "--stages", files["first"], files["second"], "--qrels", files["qrels"]]
+    assert main([*arguments, *options]) == 2
+    assert message in capsys.readouterr().err

@@ -54,6 +54,15 @@ def test_rows_are_in_first_stage_order_whatever_the_order_in_the_file(tmp_path: 
     assert matrices(tmp_path)["q"].doc_ids == ["x", "y", "z"]
 
 
+def test_the_parts_of_one_shard_differ_in_their_digests(tmp_path: Path) -> None:
+    write_coverage(tmp_path / "coverage.parquet" / "shard-01-0a1b-5555.parquet", "q", [("a", 1, "1", 0.5)])
+    write_ranking(tmp_path / "ranking.parquet" / "shard-01-0a1b-7777.parquet", "q", ["a", "b"])
+    write_ranking(tmp_path / "ranking.parquet" / "shard-01-2c3d-8888.parquet", "q", ["c"])
+    (matrix,) = read_stored_matrices(tmp_path)
+    assert matrix.doc_ids == ["a", "b"]
+    assert matrix.values == [[0.5], [None]]
+
+
 def test_a_query_without_sub_questions_has_the_candidates_of_its_ranking(folder: Path) -> None:
     write_ranking(folder / "ranking.parquet" / "part-0.parquet", "q1", ["b", "a"], ("max", "sum(tau=0)"))
     write_ranking(folder / "ranking.parquet" / "part-1.parquet", "q3", ["e", "d"], ("max", "sum(tau=0)"))
@@ -77,7 +86,9 @@ def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing: no such file, nor a folder with a coverage\.parquet"):
         matrices(tmp_path / "nothing")
     pq.write_table(pa.table({"query_id": pa.array(["q"])}), part)
-    with pytest.raises(InputError, match=r"part-1\.parquet: is no such table of a run .* it lacks .*, rating \(int8\)"):
+    with pytest.raises(
+        InputError, match=r"part-1\.parquet: is no such table of a run .* it lacks .*, rating \(float\)"
+    ):
         matrices(folder)
     part.write_bytes(b"")
     with pytest.raises(InputError, match=r"part-1\.parquet: is no Parquet file"):

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancer import schema
+from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Documents, EngineClock, PairScorer, SearchEngine, TextEngine
 from lancer.engines.table import build_engine
 from lancer.pipeline.finish import final_name
@@ -48,6 +49,12 @@ class RunMaker:
 
     def documents(self) -> Documents:
         return self.plan.source.open(self.storage)
+
+    def context(self, name: str) -> int | None:
+        return None
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        return None
 
     def begin(self, status: str = "running") -> None:
         """run.json and shards.parquet."""

@@ -706,7 +706,15 @@ def test_an_interrupted_run_stops_within_seconds_and_goes_on(
     environment = os.environ | {"RAY_worker_niceness": "0"}
     if number == signal.SIGTERM:
         environment["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        # Where the tests run in the background of a shell, SIGINT is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         deadline = time.monotonic() + 60
         while not list((tmp_path / "run").glob("ranking.parquet/*")):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lancer import schema
-from lancer.pipeline.store import TABLES
 from lancer.pipeline.final_tables import final_tables
+from lancer.pipeline.store import TABLES
 from lancer.schema import Scale
 
 LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
@@ -20,7 +20,7 @@ FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA)))
 BASE = [schema.QUERY_ID, schema.CANDIDATES, LEDGER, FAILURES]
 MATRICES = {
     Scale.rating: [schema.RATINGS, schema.RATING_STATUS, schema.RATING_RAW],
-    Scale.probability: [schema.PROBABILITIES, schema.PROBABILITY_STATUS],
+    Scale.probability: [schema.PROBABILITIES, schema.PROBABILITY_STATUS, schema.PROBABILITY_RAW],
 }
 
 
@@ -56,20 +56,22 @@ def rows(draw: st.DrawFn, scale: Scale) -> list[dict[str, Any]]:
         }
         names = [f.name for f in MATRICES[scale]]
         row[names[0]] = matrix(st.sampled_from([None, 0.0, 1.0]))
-        row[names[1]] = matrix(st.sampled_from(["ok", "", "no_text"]))
-        if scale is Scale.rating:
-            row[names[2]] = matrix(st.sampled_from(["", "1", "drei"]))
+        row[names[1]] = matrix(st.sampled_from(["ok", "", "no_text", "not_kept"]))
+        row[names[2]] = matrix(st.sampled_from(["", "1", "drei"]))
+        row["cut_characters"] = draw(st.sampled_from([[], [7] * len(documents)]))
         drawn.append(row)
     return drawn
 
 
 def cells(of: list[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
     """The coverage table, row by row."""
-    value, status = (f.name for f in MATRICES[scale][:2])
+    value, status, raw = (f.name for f in MATRICES[scale])
     rated = scale is Scale.rating
     for row in of:
         for i, candidate in enumerate(row["candidates"]):
             for j, question in enumerate(row["sub_questions"]):
+                if row[status][i][j] == "not_kept":
+                    continue
                 yield {
                     "query_id": row["query_id"],
                     "doc_id": candidate["doc_id"],
@@ -79,7 +81,8 @@ def cells(of: list[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
                     "rating": row[value][i][j] if rated else None,
                     "probability": None if rated else row[value][i][j],
                     "status": row[status][i][j] or "error",
-                    "raw": row["rating_raw"][i][j] if rated else "",
+                    "raw": row[raw][i][j],
+                    "cut_characters": row["cut_characters"][i] if row["cut_characters"] else None,
                 }
 
 
@@ -97,6 +100,7 @@ def ranks(of: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                     "score": float(len(first) - rank + 1),
                     "first_stage_rank": first.index(doc_id) + 1,
                     "covers": covers,
+                    "kept": True,
                 }
 
 
@@ -105,7 +109,7 @@ def ranks(of: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 @given(data=st.data())
 def test_tables_hold_what_the_rows_hold(scale: Scale, data: st.DataObject) -> None:
     of = data.draw(rows(scale))
-    target = pa.schema([*BASE, schema.SUB_QUESTIONS, schema.RANKINGS, *MATRICES[scale]])
+    target = pa.schema([*BASE, schema.SUB_QUESTIONS, schema.RANKINGS, schema.CUT_CHARACTERS, *MATRICES[scale]])
     table = pa.Table.from_pylist(of, schema=target)
     skipped = data.draw(st.integers(0, 1)) if len(of) > 1 else 0  # what is left is a slice of the columns
     found = final_tables(table.slice(skipped), scale)

@@ -44,6 +44,46 @@ def test_a_change_reaches_exactly_what_depends_on_it(tmp_path: Path, override: s
     assert tuple(name for name in STAGES if before[name] != after[name]) == changed
 
 
+BI_ENCODER = "{method: bi-encoder, engine: scorer%s}"
+
+
+@pytest.mark.parametrize(
+    ("override", "changed"),
+    [
+        (f"rerank={BI_ENCODER % ''}", ("select",)),
+        (f"rerank={BI_ENCODER % ', keep: 3'}", ("estimate", "select")),
+        (f"rerank={BI_ENCODER % ', threshold: 0.3'}", ("estimate", "select")),
+    ],
+)
+def test_only_a_narrowing_order_reaches_the_matrix(tmp_path: Path, override: str, changed: tuple[str, ...]) -> None:
+    before = fingerprints(small_config(tmp_path))
+    after = fingerprints(small_config(tmp_path, override))
+    assert tuple(name for name in STAGES if before[name] != after[name]) == changed
+    assert tuple(after) == ("retrieve", "rerank.bi-encoder", "decompose", "estimate", "select")
+
+
+def test_a_changed_step_reaches_the_steps_after_it(tmp_path: Path) -> None:
+    steps = ("keep: 5", "keep: 4", "keep: 3")
+    mmr = "{method: mmr, engine: scorer, name: %s, %s}"
+
+    def stages(*steps: str) -> dict[str, str]:
+        listed = ", ".join(mmr % (f"s{i}", step) for i, step in enumerate(steps))
+        return fingerprints(small_config(tmp_path, f"rerank=[{listed}]"))
+
+    before, after = stages(*steps), stages(steps[0], "lambda: 1", steps[2])
+    assert [n for n in before if before[n] != after[n]] == ["rerank.s1", "rerank.s2", "estimate", "select"]
+
+
+def test_a_second_order_needs_reranking(tmp_path: Path) -> None:
+    second = "select.selectors=['greedy-coverage(tau=0.5,ties=second)']"
+    with pytest.raises(PlanError, match=r"needs second_order, which this run does not make; .* from `rerank`"):
+        plan_of(small_config(tmp_path, second))
+    plan = plan_of(small_config(tmp_path, second, f"rerank={BI_ENCODER % ''}"))
+    assert plan.run_tag == "given:bi-encoder(depth=100):estimate"
+    with pytest.raises(PlanError, match="needs token_counts"):
+        plan_of(small_config(tmp_path, "select.selectors=['greedy-coverage(tau=0.5,budget=9)']"))
+
+
 def test_a_changed_sub_question_file_reaches_decompose_and_on_but_not_retrieval(tmp_path: Path) -> None:
     config = small_config(tmp_path)
     before = {s.id: s.keys for s in plan_of(config).shards}

@@ -41,7 +41,7 @@ def test_decompose_and_judge_with_one_shared_llm(tmp_path: Path) -> None:
     assert len(coverage) == 10 * len(asked)
     assert len({(r["query_id"], r["doc_id"], r["sub_question_id"]) for r in coverage}) == len(coverage)
     assert {r["status"] for r in coverage} == {"ok"}
-    assert all(r["raw"] == str(r["rating"]) and 0 <= r["rating"] <= 5 for r in coverage)
+    assert all(r["raw"] in "012345" and float(r["raw"]) == r["rating"] for r in coverage)
 
     ledger = pq.read_table(tmp_path / "run/ledger.parquet").to_pylist()
     judged = [r for r in ledger if r["stage"] == "judge"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,11 +174,11 @@ def test_an_interrupted_run(run: RunMaker) -> None:
 def test_what_it_has_cost_so_far(tmp_path: Path) -> None:
     run = RunMaker(tmp_path, "prices.llm={usd_per_device_hour: 2, usd_per_million_prompt_tokens: 10}")
     run.begin()
-    stage = {"stage": "judge", "prompt_tokens": 100_000, "cached_tokens": 0, "output_tokens": 5}
-    clock = EngineClock(startup_s=100, busy_s=1000, idle_s=700, calls=3, tokens=100_005)
+    clock = EngineClock(startup_s=100, busy_s=1000, idle_s=700, calls=3, tokens=150_005)
+    clock = replace(clock, cached_tokens=50_000, output_tokens=5)
     other = EngineClock(startup_s=0, busy_s=1700, idle_s=100, calls=3, tokens=0)
     run.session(clock, status="finished")
-    run.session(result={"engines": {"llm": [asdict(other)]}, "stages": [stage]})
+    run.session(other)
     found = status(run.store.root)
     assert [(s.engine, s.device_hours) for s in found.spend] == [("llm", 1.0)]
     assert found.spent.known == pytest.approx(2.0 + 1.0)

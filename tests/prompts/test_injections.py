@@ -9,7 +9,7 @@ import pytest
 
 from lancer.engines.embedded import resolve_model
 from lancer.errors import SetupError
-from lancer.prompts import decompose
+from lancer.prompts import compress, decompose
 from lancer.prompts.data import as_data
 from lancer.prompts.judge import LAYOUTS, messages_of, render
 from lancer.prompts.template import parse_template
@@ -50,6 +50,7 @@ def prompts(text: str) -> list[list[Any]]:
         places = {"request": "r", "document": "d", "sub_question": "q?"}
         made += [render(**{**places, place: text}, layout=layout) for place in places]  # type: ignore[arg-type]
         made.append(render(request=text, document=text, sub_question=text, layout=layout, sharper=True))
+    made.append(compress.render(request=text, sub_questions=[text, text], sentences=[text, text], sharper=True))
     return made
 
 

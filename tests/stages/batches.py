@@ -28,7 +28,7 @@ def with_matrix_inputs(stage: Stage, rows: list[dict[str, Any]]) -> pa.Table:
     full = [
         {
             "query_id": r["query_id"],
-            "text": "about towers",
+            "text": r.get("text", "about towers"),
             "candidates": [
                 {"doc_id": d.lstrip("-"), "score": float(-i), "has_text": not d.startswith("-")}
                 for i, d in enumerate(r["candidates"])

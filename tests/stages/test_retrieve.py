@@ -53,8 +53,27 @@ def test_a_run_goes_with_source_run_only() -> None:
         RetrieveConfig(source="run")
 
 
+def test_two_searches_are_fused_by_rank_and_each_is_in_the_ledger() -> None:
+    lexical = [Hit("d1", 9.0), Hit("d2", 8.0), Hit("d3", 7.0)]
+    dense = [Hit("d3", 0.9), Hit("d2", 0.8), Hit("d4", 0.7)]
+    stage = Retrieve(RetrieveConfig(source="rrf", depth=3, dense_engine="encoder"))
+    found = {"bm25": ScriptedSearch({"about towers": lexical}), "encoder": ScriptedSearch({"about towers": dense})}
+    table, output = call(stage, requests("q"), Engines(searches=found, texts=TEXTS | {"d3": "three"}))
+    (candidates,) = table["candidates"].to_pylist()
+    assert [(c["doc_id"], c["score"]) for c in candidates] == [
+        ("d3", 1 / 63 + 1 / 61),
+        ("d2", 1 / 62 + 1 / 62),
+        ("d1", 1 / 61),
+    ]
+    assert stage.engines == ("bm25", "encoder")
+    assert [(r.engine, r.calls) for r in output.ledger] == [("bm25", 1), ("encoder", 1)]
+    assert RetrieveConfig(source="rrf").tag == "rrf(bm25,dense)"
+
+
 def test_identity_follows_what_can_change_results() -> None:
     base = RetrieveConfig()
     assert Retrieve(base).identity() == Retrieve(RetrieveConfig(engine="other")).identity()
     assert Retrieve(base).identity() != Retrieve(RetrieveConfig(depth=5)).identity()
     assert Retrieve(base).identity() != Retrieve(RetrieveConfig(query=("title",))).identity()
+    dense, fused = RetrieveConfig(source="dense"), RetrieveConfig(source="rrf")
+    assert len({str(Retrieve(config).identity()) for config in (base, dense, fused)}) == 3

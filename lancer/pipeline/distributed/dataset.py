@@ -22,12 +22,12 @@ from lancer.errors import LancerError
 from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.distributed.engine_pool import PooledEngines
 from lancer.pipeline.execute import StageReport, Surroundings, run_stage
+from lancer.pipeline.final_tables import final_tables
 from lancer.pipeline.finish import final_name
 from lancer.pipeline.journal import Journal
 from lancer.pipeline.plan import Plan, PlannedStage
 from lancer.pipeline.resume import Work, calls_folder, journal_files
-from lancer.pipeline.store import TABLES, RunStore
-from lancer.pipeline.final_tables import final_tables
+from lancer.pipeline.store import RunStore, tables_of
 from lancer.schema import Scale
 
 RETRIES: Final = 30  # of a shard whose worker dies; its queries that kill workers are set aside before
@@ -56,6 +56,7 @@ class _Carrier:
     folders: dict[str, str]  # of journals, by engine
     engines: PooledEngines
     scale: Scale
+    orders: tuple[str, ...]  # that reranking makes
     attempts: int
 
     def begin(self, table: pa.Table) -> pa.Table:
@@ -93,11 +94,11 @@ class _Carrier:
     def finish(self, table: pa.Table) -> pa.Table:
         """Commits the shard's final tables; gives one row with the reports."""
         own, starts = _assignment(table), _starts(table)
-        names = {folder: self.store.uri(folder, own.final) for folder in TABLES}
+        names = {folder: self.store.uri(folder, own.final) for folder in tables_of(self.stages)}
         replaced = [uri for name in names.values() for uri in self.store.find(name)] if starts > 1 else own.finals
         for uri in replaced:
             self.store.storage.delete(uri)  # an interruption here leaves the shard unfinished
-        for folder, content in final_tables(table, self.scale).items():
+        for folder, content in final_tables(table, self.scale, self.orders).items():
             self.store.write_table(names[folder], content)
         reports = [json.loads(table[f"report:{s.name}"][0].as_py()) for s in self.stages]
         return _result(shard=own.shard, queries=table.num_rows, reports=json.dumps(reports))
@@ -169,7 +170,8 @@ def build_dataset(shards: ray.data.Dataset, plan: Plan, store: RunStore, engines
         stages=plan.stages,
         folders={name: calls_folder(plan, store, name) for name in plan.engines},
         engines=engines,
-        scale=plan.config.scale,
+        scale=plan.scale,
+        orders=tuple(step.order_name for step in plan.config.rerank),
         attempts=plan.config.limits.attempts,
     )
     shared = ray.put(carrier)

@@ -11,16 +11,18 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 import ray
 
+from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Block, Documents, EngineClock, Generation, Hit, Message, Sampling, ScoredBlock
 from lancer.engines.sources import DocumentSource
 from lancer.engines.table import EngineConfig, build_engine
+from lancer.engines.tokenizers import context_of, model_tokens
 from lancer.errors import EngineDied, EngineError, EngineNotStarted, LancerError
 from lancer.storage import Storage
 
@@ -109,6 +111,8 @@ def add_clocks(one: EngineClock, other: EngineClock) -> EngineClock:
         idle_s=one.idle_s + other.idle_s,
         calls=one.calls + other.calls,
         tokens=one.tokens + other.tokens,
+        cached_tokens=one.cached_tokens + other.cached_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
     )
 
 
@@ -129,9 +133,13 @@ class EnginePool:
         asked = time.time()
         self._actors: list[Any] = [actor.remote(config, source, storage, asked) for _ in range(config.replicas)]
 
-    def wait_until_started(self) -> None:
-        """Raises what kept an engine from starting."""
-        self.call([(actor, actor.clock.remote()) for actor in self._actors])
+    def wait_until_started(self, each_second: Callable[[], None] = lambda: None) -> None:
+        """Raises what kept an engine from starting, or what the check raises while it starts."""
+        starting = {actor.clock.remote(): actor for actor in self._actors}
+        while starting:
+            ready, _ = ray.wait(list(starting), num_returns=1, timeout=1.0)
+            self.call([(starting.pop(ref), ref) for ref in ready])
+            each_second()
 
     def clocks(self, timeout: float | None = None) -> list[EngineClock]:
         """Of each replica; ray.exceptions.GetTimeoutError when they are not at hand in time."""
@@ -301,6 +309,15 @@ class PooledEngines:
     def search(self, name: str) -> PooledSearch:
         """The search engine of that name."""
         return PooledSearch(self._pool(name), alone=self._alone)
+
+    def context(self, name: str) -> int | None:
+        """See `lancer.stages.base.Engines`."""
+        return context_of(self._pool(name).config)
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        """The tokenizer of that engine's model, in this process: loaded at the first call, kept."""
+        known = model_tokens(self._pool(name).config)
+        return None if known is None else known.chat
 
     def _pool(self, name: str) -> EnginePool:
         if name not in self._pools:

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from types import FrameType
@@ -21,16 +22,18 @@ import ray
 import lancer
 from lancer.config import Config
 from lancer.engines.protocols import EngineClock
-from lancer.errors import DamagedError, EngineError, EngineNotStarted, OutputError
+from lancer.errors import BudgetError, DamagedError, EngineError, EngineNotStarted, OutputError
 from lancer.evaluation.measures import evaluate, parse_measures
 from lancer.formats.qrels import read_qrels
 from lancer.formats.runs import read_run
 from lancer.pipeline import attempts, finish
+from lancer.pipeline.budget import Budget
 from lancer.pipeline.distributed.dataset import build_dataset, raise_error, shard_blocks
 from lancer.pipeline.distributed.engine_pool import NO_TIME, EnginePool, PooledEngines, add_clocks, age
 from lancer.pipeline.distributed.ray_session import own_error, ray_session
 from lancer.pipeline.execute import StageReport
-from lancer.pipeline.folder import SHARDS, shard_table
+from lancer.pipeline.folder import SHARDS, open_run, read_sessions, shard_table
+from lancer.pipeline.foretold import ESTIMATE, compare_kept
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.lease import Lease, leased
 from lancer.pipeline.limits import check_limits
@@ -76,7 +79,7 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
     result = RunResult(store.root, inputs.table.num_rows, notes=list(inputs.notes))
     with _terminable(), leased(storage, store.root, say) as lease:
         if mode == "overwrite":
-            store.clear(keep=lease.uri)
+            store.clear(keep=(lease.uri, store.uri(ESTIMATE)))
         work = find_work(plan, store, retry_failed=retry_failed)
         for line in lines_on_reuse(plan, work, before):
             say(line)
@@ -89,25 +92,29 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
             files = _complete(plan, store, work, lease, result, say)
             result.measures = _measure(config, store, files, result.notes)
             status = "finished"
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BudgetError):
             status = "interrupted"
             raise
         finally:
             result.seconds = time.monotonic() - start
             if not lease.lost:
                 store.write_json(record | {"status": status, "ended": _now(), "result": result.as_dict()})
+    if store.storage.exists(store.uri(ESTIMATE)):
+        result.foretold = compare_kept(open_run(store.root, config.storage.endpoint_override))
     return result
 
 
-def _complete(plan: Plan, store: RunStore, work: Work, lease: Lease, result: RunResult, say: Say) -> dict[str, str]:
+def _complete(plan: Plan, store: RunStore, work: Work, lease: Lease, result: RunResult, say: Say) -> list[str]:
     """Computes what is to do and writes the run files; once more for shards whose tables turn out to be damaged."""
     result.count_reused(plan, work, store)
     check_limits(plan.config.limits, result)
-    watch = _Watch(plan, work, result)
+    earlier = [s for s in read_sessions(store) if s.token != lease.token]
+    watch = _Watch(plan, work, result, Budget(plan.config, plan.engines, earlier))
     lease.start(watch.report)
     for _ in range(MENDINGS):
         try:
             if work.todo:
+                watch.check_budget()  # before anything is paid for
                 _compute(plan, store, work, lease, watch, say)
             lease.check()
             finish.remove_stale(plan, store)
@@ -124,8 +131,10 @@ def _complete(plan: Plan, store: RunStore, work: Work, lease: Lease, result: Run
 class _Watch:
     """What a run is doing, for its progress line, its session record, and the detection of a stall."""
 
-    def __init__(self, plan: Plan, work: Work, result: RunResult) -> None:
-        self._plan, self._result = plan, result
+    def __init__(self, plan: Plan, work: Work, result: RunResult, budget: Budget) -> None:
+        self._plan, self._result, self._budget = plan, result, budget
+        self._began = time.monotonic()
+        self._starting: dict[str, int] = {}  # replicas of the engines that were asked for and have no clock yet
         self.total = sum(s.table.num_rows for s in work.todo)
         self.done = 0
         self._pools: dict[str, EnginePool] = {}
@@ -137,14 +146,19 @@ class _Watch:
         self._calls = -1
 
     @contextlib.contextmanager
-    def watching(self, pools: dict[str, EnginePool], asked: float) -> Iterator[None]:
+    def watching(self, pools: dict[str, EnginePool]) -> Iterator[None]:
         """While it is open, the clocks of these pools are looked at; a last time at the end."""
-        self._pools, self._asked = pools, asked
+        self._pools = pools
         try:
             yield
         finally:
             self._poll()
             self._pools = {}
+
+    def asked(self, pools: dict[str, EnginePool]) -> None:
+        """These pools are being started from now on."""
+        self._asked = time.monotonic()
+        self._starting = {name: pool.config.replicas for name, pool in pools.items()}
 
     def finished(self, queries: int, reports: list[StageReport]) -> None:
         """One more shard."""
@@ -152,6 +166,8 @@ class _Watch:
         self._moved = time.monotonic()
         self._result.count(reports)
         check_limits(self._plan.config.limits, self._result)
+        if self.done < self.total:
+            self.check_budget()
 
     def engine_line(self) -> str:
         """`llm 1,230 calls`."""
@@ -176,6 +192,13 @@ class _Watch:
             if before and age(add_clocks(gone[i], clock)) < age(before[i]):
                 gone[i] = before[i]
         return [add_clocks(past, clock) for past, clock in zip(gone, clocks, strict=True)]
+
+    def check_budget(self) -> None:
+        """BudgetError when the run has spent what it may, by the last look at its engines: some seconds ago."""
+        now = time.monotonic()
+        starting = replace(NO_TIME, startup_s=now - self._asked)
+        held = {name: [starting] * n for name, n in self._starting.items() if name not in self._result.engines}
+        self._budget.check(self._result.engines | held, now - self._began)
 
     def check_stall(self) -> None:
         """EngineError when nothing has moved for `limits.stall_s`; says what each engine was doing."""
@@ -207,13 +230,12 @@ def _compute(plan: Plan, store: RunStore, work: Work, lease: Lease, watch: _Watc
         shards = shard_blocks(plan, store, work)
         reader = _Reader()
         stack.callback(reader.join)  # when the pools are gone its tasks end, and it must before Ray does
-        asked = time.monotonic()
-        pools = stack.enter_context(_pools(plan, work, store.storage, say))
-        stack.enter_context(watch.watching(pools, asked))
+        pools = stack.enter_context(_pools(plan, work, store.storage, watch, say))
+        stack.enter_context(watch.watching(pools))
         engines = PooledEngines(pools, plan.source, store.storage)
         dataset = build_dataset(shards, plan, store, engines)
         with Progress(watch.total, watch.engine_line) as progress:
-            for row in reader.rows(dataset, (lease.check, watch.check_stall)):
+            for row in reader.rows(dataset, (lease.check, watch.check_budget, watch.check_stall)):
                 raise_error(row["error"])
                 attempts.end(store.storage, store.root, row["shard"])
                 watch.finished(row["queries"], [StageReport(**report) for report in json.loads(row["reports"])])
@@ -260,7 +282,7 @@ class _Reader:
 
 
 @contextlib.contextmanager
-def _pools(plan: Plan, work: Work, storage: Storage, say: Say) -> Iterator[dict[str, EnginePool]]:
+def _pools(plan: Plan, work: Work, storage: Storage, watch: _Watch, say: Say) -> Iterator[dict[str, EnginePool]]:
     """The pools of the engines that unfinished stages call, started; equal configs share one pool."""
     needed = dict.fromkeys(name for p in plan.stages if work.needs(p.name) for name in p.stage.engines)
     if plan.source.kind == "index":
@@ -275,23 +297,24 @@ def _pools(plan: Plan, work: Work, storage: Storage, say: Say) -> Iterator[dict[
                 restarts = plan.config.limits.engine_restarts
                 by_config[key] = EnginePool(name, config, plan.source, storage, restarts=restarts)
             pools[name] = by_config[key]
+        watch.asked(pools)
         for pool in by_config.values():
             say(f"starting {pool.name}: {pool.config.replicas} x {pool.config.kind}")
         for pool in by_config.values():
-            pool.wait_until_started()
+            pool.wait_until_started(watch.check_budget)
         yield pools
     finally:
         for pool in by_config.values():
             pool.kill()
 
 
-def _measure(config: Config, store: RunStore, files: dict[str, str], notes: list[str]) -> dict[str, dict[str, float]]:
+def _measure(config: Config, store: RunStore, files: list[str], notes: list[str]) -> dict[str, dict[str, float]]:
     if config.qrels is None:
         return {}
     qrels = read_qrels(config.qrels, store.storage)
     measures = parse_measures(config.measures)
     found: dict[str, dict[str, float]] = {}
-    for name in files.values():
+    for name in files:
         evaluation = evaluate(read_run(store.uri(name), store.storage).rankings, qrels, measures)
         found[name] = evaluation.mean
         notes.extend(n for n in evaluation.notes if n not in notes)

@@ -1,0 +1,350 @@
+"""Calls that the cascade saves against alpha_nDCG lost: `python -m tests.benchmarks.cascade [--json]`.
+
+On the 22 queries × 100 candidates × 10 sub-questions of `../shared/data/dl19-subquestions`: the recorded grades answer
+for the judge, MiniLM is the estimator, and no LLM is called. "Saved" is the share of the 1,000 calls per query that are
+not made; "lost" is alpha_nDCG(rel=4)@10 of the same selector after judging everything, minus that of the cascade.
+
+    exact      `judge.only.until` alone: the share saved with nothing lost, by cells per round; `clairvoyant` asks in
+               the order that the grades themselves suggest, one cell at a time
+    curve      for each bound on the loss: of all settings of `judge.only` (top_documents × uncertain × until, exact or
+               with slack) and both ways from probability to rating the one that saves most within the bound on the
+               training folds; saved and lost are of the queries held out, with 95 % bootstrap intervals over queries
+    kinds      the same at .01 for parts of `judge.only` alone
+    chosen     the setting that saves most at .01 on all queries: for a config; its figures are not held out
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import json
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
+from lancer.engines.protocols import Block
+from lancer.evaluation.alpha_ndcg import alpha_ndcg
+from lancer.evaluation.calibration import apply_knots, auc, fit_isotonic
+from lancer.formats.runs import read_run
+from lancer.schema import Scale
+from lancer.selection import CoverageMatrix, Selector, parse_selector
+from lancer.selection.lazy import Lazy
+from lancer.selection.matrix import BoolArray, FloatArray
+from lancer.stages.cascade import Cascade, JudgeOnly, RatingOf, Until, linear
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dl19-subquestions"
+SELECTORS = ("greedy-coverage(tau=4)", "sum(tau=1)")
+K = 10
+GRADE = 4
+BOUNDS = (0.0, 0.01, 0.02, 0.05)
+FOLDS = 5
+ROUNDS = (1, 16, 64, 256)
+ROUND = 64
+RESAMPLES = 10_000
+
+TOPS = (None, 10, 12, 15, 20, 25, 30, 40, 50, 70)
+LOWS = (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
+HIGHS = (1.0, 0.75)
+SLACKS = (0.1, 0.2)
+FINALISTS = 6  # settings per bound that are also tried lazily: that takes a hundred times as long
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """grades, probabilities: (candidates, sub-questions). ideal: the alpha-DCG that alpha_nDCG divides by."""
+
+    query_id: str
+    doc_ids: list[str]
+    grades: FloatArray
+    probabilities: FloatArray
+    answers: dict[str, set[str]]
+    full: dict[str, float] = field(default_factory=dict)  # selector → alpha_nDCG with all cells judged
+
+    @cached_property
+    def _ideal(self) -> float:
+        best = max(range(len(self.doc_ids)), key=lambda i: (self.grades[i] >= GRADE).sum())
+        order = [best, *(i for i in range(len(self.doc_ids)) if i != best)]
+        return self._gained(order) / alpha_ndcg([self.doc_ids[i] for i in order], self.answers, cutoff=K)
+
+    def ndcg(self, order: Sequence[int]) -> float:
+        """alpha_nDCG(rel=4)@10 of rows, best first."""
+        return self._gained(order) / self._ideal
+
+    def _gained(self, order: Sequence[int]) -> float:
+        left, total = np.ones(self.grades.shape[1]), 0.0
+        for rank, row in enumerate(order[:K], start=1):
+            answered = self.grades[row] >= GRADE
+            total += float(left[answered].sum()) / math.log2(rank + 1)
+            left[answered] *= 0.5
+        return total
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One cascade: `judge.only`, and which map from probability to rating."""
+
+    top: int | None
+    low: float
+    high: float
+    calibrated: bool
+    lazily: bool = False
+    slack: float | None = None
+
+    @property
+    def kind(self) -> str:
+        parts = ("top_documents" if self.top else "", "uncertain" if self.band else "")
+        lazily = "" if not self.lazily else "until" if self.slack is None else "until(slack)"
+        return " + ".join(part for part in (*parts, lazily) if part)
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        return (self.low, self.high) if self.low > 0 or self.high < 1 else None
+
+    def only(self, selector: str) -> JudgeOnly:
+        """As in a config."""
+        until = Until(selector=selector, k=K, round=ROUND, slack=self.slack) if self.lazily else None
+        return JudgeOnly(top_documents=self.top, uncertain=self.band, until=until)
+
+    def describe(self, selector: str) -> str:
+        return f"{self.only(selector)}; ratings by {'isotonic' if self.calibrated else '5 p'}"
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Training queries, and the map from probability to rating that is learnt from them."""
+
+    train: tuple[Query, ...]
+
+    @cached_property
+    def calibration(self) -> RatingOf:
+        """As `lancer calibrate` fits it: isotonic regression of the grade."""
+        values = np.concatenate([q.probabilities.ravel() for q in self.train])
+        knots = fit_isotonic(values, np.concatenate([q.grades.ravel() for q in self.train]))
+        return lambda p: apply_knots(knots, p)
+
+    def spend(self, query: Query, setting: Setting, selector: str) -> tuple[float, float]:
+        """(saved, lost) of one query."""
+        if not setting.calibrated:
+            return _spend(query, setting, selector, linear)
+        return _spend(query, setting, selector, self.calibration)
+
+
+@cache  # without a calibration the same in all folds
+def _spend(query: Query, setting: Setting, selector: str, rating_of: RatingOf) -> tuple[float, float]:
+    calls, ratings = judged(query, setting.only(selector), rating_of)
+    order = parse_selector(selector).order(CoverageMatrix(ratings, Scale.rating))
+    return 1 - calls / ratings.size, query.full[selector] - query.ndcg(order.tolist())
+
+
+def judged(query: Query, only: JudgeOnly, rating_of: RatingOf) -> tuple[int, FloatArray]:
+    """Calls, and the matrix: the grade where the cascade asks, else the estimate."""
+    cascade = Cascade(only, query.probabilities, [True] * len(query.doc_ids), rating_of=rating_of)
+    ratings, calls = cascade.ratings.copy(), 0
+    while cells := cascade.ask():
+        calls += len(cells)
+        for cell in cells:
+            ratings[cell] = query.grades[cell]
+        cascade.tell({cell: float(query.grades[cell]) for cell in cells})
+    return calls, ratings
+
+
+def read_queries() -> list[Query]:
+    """The data, with MiniLM's probabilities."""
+    run = read_run(DATA / "candidates.bm25-judged-pool.run").rankings
+    with gzip.open(DATA / "docs.jsonl.gz", "rt", encoding="utf-8") as lines:
+        texts = {row["docid"]: row["text"] for row in map(json.loads, lines)}
+    sub_questions: dict[str, list[str]] = defaultdict(list)
+    for line in (DATA / "subquestions.tsv").read_text(encoding="utf-8").splitlines():
+        query_id, _, text = line.split("\t")
+        sub_questions[query_id].append(text)
+    grades: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+    with gzip.open(DATA / "grades.subquestions.txt.gz", "rt") as lines:
+        for line in lines:
+            query_id, number, doc_id, grade = line.split()
+            grades[query_id][doc_id, int(number)] = int(grade)
+    engine = BiEncoder(BiEncoderConfig(model="embedded:minilm"))
+    queries = []
+    for query_id, ranking in run.items():
+        doc_ids, n = [d for d, _ in ranking], len(sub_questions[query_id])
+        block = Block(tuple(texts[d] for d in doc_ids), tuple(sub_questions[query_id]))
+        own = grades[query_id]
+        table = np.array([[own[d, j] for j in range(1, n + 1)] for d in doc_ids], dtype=np.float64)
+        answers = {str(j): {d for (d, i), g in own.items() if i == j and g >= GRADE} for j in range(1, n + 1)}
+        scores = engine.score([block])[0].scores.astype(np.float64)
+        queries.append(Query(query_id, doc_ids, table, scores, answers))
+    for query in queries:
+        for spec in SELECTORS:
+            order = parse_selector(spec).order(CoverageMatrix(query.grades, Scale.rating)).tolist()
+            query.full[spec] = query.ndcg(order)
+            ids = [query.doc_ids[i] for i in order]
+            assert math.isclose(query.full[spec], alpha_ndcg(ids, query.answers, cutoff=K))
+    return queries
+
+
+def exact(queries: Sequence[Query], selector: Selector) -> dict[str, float]:
+    """Mean share of calls saved by `until` alone, by cells per round; its top k is asserted."""
+    figures = {}
+    for name, size in [("clairvoyant", 1), *((str(size), size) for size in ROUNDS)]:
+        shares = []
+        for query in queries:
+            zero = np.zeros_like(query.grades)
+            guess = query.grades if name == "clairvoyant" else 5.0 * query.probabilities
+            lazy, calls = Lazy(selector, K, zero, zero + 5.0, guess, scale=Scale.rating), 0
+            while not lazy.decided:
+                cells = lazy.ask(size)
+                calls += len(cells)
+                lazy.tell([(cell, float(query.grades[cell])) for cell in cells])
+            assert lazy.chosen == selector.order(CoverageMatrix(query.grades, Scale.rating))[:K].tolist()
+            shares.append(1 - calls / query.grades.size)
+        figures[name] = float(np.mean(shares))
+    return figures
+
+
+Spent = dict[Setting, FloatArray]
+"""Setting → (queries, 2): saved and lost."""
+
+
+def spend_all(fold: Fold, queries: Sequence[Query], settings: Iterable[Setting], selector: str) -> Spent:
+    return {s: np.array([fold.spend(q, s, selector) for q in queries]) for s in settings}
+
+
+def search(fold: Fold, selector: str) -> Spent:
+    """What the settings spend on the training queries: all at once, the best of them lazily as well."""
+    grid = itertools.product(TOPS, LOWS, HIGHS, (False, True))
+    settings = [s for s in itertools.starmap(Setting, grid) if s.kind]
+    spent = spend_all(fold, fold.train, settings, selector)
+    finalists: dict[Setting, None] = {}
+    for bound in BOUNDS:
+        within = sorted((s for s in settings if lost(spent[s]) <= bound), key=lambda s: -saved(spent[s]))
+        finalists |= dict.fromkeys(within[:FINALISTS])
+    slacks: list[float | None] = [None, *SLACKS]
+    lazily = [Setting(s.top, s.low, s.high, s.calibrated, True, slack) for s in finalists for slack in slacks]
+    lazily += [Setting(None, 0.0, 1.0, calibrated, True, s) for calibrated in (False, True) for s in slacks]
+    return spent | spend_all(fold, fold.train, dict.fromkeys(lazily), selector)
+
+
+def saved(spent: FloatArray) -> float:
+    return float(spent[:, 0].mean())
+
+
+def lost(spent: FloatArray) -> float:
+    return float(spent[:, 1].mean())
+
+
+def best(spent: Spent, bound: float, kind: str | None = None) -> Setting | None:
+    """The setting that saves most and loses at most `bound`."""
+    within = [s for s, values in spent.items() if lost(values) <= bound and kind in (None, s.kind)]
+    return max(within, key=lambda s: (saved(spent[s]), -lost(spent[s])), default=None)
+
+
+def curve(queries: Sequence[Query], selector: str) -> dict[str, Any]:
+    """The cross-validated figures of one selector."""
+    chance = np.random.default_rng(0)
+    parts = np.array_split(chance.permutation(len(queries)), FOLDS)
+    kinds = sorted({s.kind for s in _kinds()})
+    held: dict[tuple[float, str | None], list[FloatArray]] = defaultdict(list)
+    picks: dict[float, list[str]] = defaultdict(list)
+    for part in parts:
+        fold = Fold(tuple(q for i, q in enumerate(queries) if i not in part))
+        spent = search(fold, selector)
+        for bound, kind in [*((b, None) for b in BOUNDS), *((0.01, kind) for kind in kinds)]:
+            setting = best(spent, bound, kind)
+            test = [queries[i] for i in part]
+            nothing = np.zeros((len(test), 2))  # no setting keeps the bound: everything is judged
+            held[bound, kind].append(
+                nothing if setting is None else np.array([fold.spend(q, setting, selector) for q in test])
+            )
+            if kind is None:
+                picks[bound].append("everything" if setting is None else setting.describe(selector))
+    spent = search(Fold(tuple(queries)), selector)
+    chosen = best(spent, 0.01)
+    assert chosen is not None
+    return {
+        "full": float(np.mean([q.full[selector] for q in queries])),
+        "curve": {str(b): figures(held[b, None]) | {"picked": Counter(picks[b]).most_common()} for b in BOUNDS},
+        "kinds": {kind: figures(held[0.01, kind]) for kind in kinds},
+        "chosen": {
+            "setting": chosen.describe(selector),
+            "saved": saved(spent[chosen]),
+            "lost": lost(spent[chosen]),
+        },
+    }
+
+
+def _kinds() -> list[Setting]:
+    return [
+        Setting(top, low, 1.0, False, lazily, slack)
+        for top, low in itertools.product((None, 10), (0.0, 0.5))
+        for lazily, slack in ((False, None), (True, None), (True, 0.1))
+        if top or low or lazily
+    ]
+
+
+def figures(held: Sequence[FloatArray]) -> dict[str, Any]:
+    """Means over the held-out queries, with 95 % intervals by resampling queries."""
+    values = np.concatenate(held)
+    rows = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    low, high = np.percentile(values[rows].mean(axis=1), [2.5, 97.5], axis=0)
+    return {
+        name: {"mean": float(values[:, i].mean()), "low": float(low[i]), "high": float(high[i])}
+        for i, name in enumerate(("saved", "lost"))
+    }
+
+
+def measure(queries: Sequence[Query]) -> dict[str, Any]:
+    """All figures, by selector."""
+    probabilities = np.concatenate([q.probabilities.ravel() for q in queries])
+    positive: BoolArray = np.concatenate([q.grades.ravel() >= GRADE for q in queries])
+    return {
+        "queries": len(queries),
+        "auc": auc(probabilities, positive),
+        "by_selector": {
+            spec: {"exact": exact(queries, parse_selector(spec))} | curve(queries, spec) for spec in SELECTORS
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Calls that the cascade saves against alpha_nDCG lost.")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    as_json = parser.parse_args().json
+    if not DATA.is_dir():
+        raise SystemExit(f"needs {DATA}")
+    started = time.monotonic()
+    result = measure(read_queries()) | {"seconds": round(time.monotonic() - started, 1)}
+    if as_json:
+        print(json.dumps(result))
+        return
+    print(f"{result['queries']} queries, AUC of the estimator {result['auc']:.3f}, {result['seconds']} s")
+    for spec, values in result["by_selector"].items():
+        print(f"\n{spec}: alpha_nDCG(rel=4)@10 {values['full']:.4f} with everything judged")
+        print("  exact, saved by round: " + ", ".join(f"{n} {v:.3f}" for n, v in values["exact"].items()))
+        for bound, found in values["curve"].items():
+            print(f"  lost at most {bound:<5} {_shown(found)}")
+            for setting, folds in found["picked"]:
+                print(f"      {folds} folds: {setting}")
+        for kind, found in values["kinds"].items():
+            print(f"  at .01, {kind:45} {_shown(found)}")
+        chosen = values["chosen"]
+        print(f"  at .01 on all: {chosen['setting']}: saved {chosen['saved']:.3f}, lost {chosen['lost']:.4f}")
+
+
+def _shown(found: dict[str, Any]) -> str:
+    saved_, lost_ = found["saved"], found["lost"]
+    return (
+        f"saved {saved_['mean']:.3f} ({saved_['low']:.3f} to {saved_['high']:.3f}), "
+        f"lost {lost_['mean']:.4f} ({lost_['low']:.4f} to {lost_['high']:.4f})"
+    )
+
+
+if __name__ == "__main__":
+    main()
