@@ -7,9 +7,11 @@ committed to the run folder by the tasks; what goes back to the driver are count
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -225,6 +227,11 @@ def shard_blocks(plan: Plan, store: RunStore, work: Work) -> ray.data.Dataset:
     return ray.data.from_arrow(blocks)
 
 
+@lru_cache(maxsize=1)
 def _fetch(shared: ray.ObjectRef[Any]) -> _Carrier:
+    """Once per worker. What is there by then stays, and need not be looked at with every shard's garbage: of a judged
+    query that was a sixth of the time."""
     carrier: _Carrier = ray.get(shared)
+    gc.collect()
+    gc.freeze()
     return carrier

@@ -8,6 +8,7 @@ together then does not depend on how many replicas there are.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import threading
 import time
@@ -52,6 +53,8 @@ class EngineActor:
                 waited = max(0.0, time.time() - self._since)
                 self._built = build_engine(self._config, self._source, self._storage)
                 self._before = replace(self._before, startup_s=self._before.startup_s + waited)
+                gc.collect()
+                gc.freeze()  # what an engine is made of need not be looked at with the garbage of every call
             return self._built
 
     def ping(self) -> None:
