@@ -62,7 +62,7 @@ def test_what_is_not_asked_keeps_the_estimate_as_a_rating_in_float32() -> None:
     cascade = Cascade(JudgeOnly(top_documents=1), P, TEXT)
     assert cascade.ratings[0].tolist() == [float(np.float32(4.5)), float(np.float32(0.5))]
     assert math.isnan(cascade.ratings[1, 1])
-    other = Cascade(JudgeOnly(top_documents=1), P, TEXT, rating_of=lambda p: 5.0 * (p > 0.5))
+    other = Cascade(JudgeOnly(top_documents=1), P, TEXT, rating_of=lambda p: np.where(p > 0.5, 5.0, 0.0))
     assert other.ratings[:, 0].tolist() == [5, 0, 0, 0]
 
 
