@@ -92,7 +92,7 @@ def test_what_does_not_go_together(tmp_path: Path, override: str, message: str) 
 
 
 def test_estimates_must_be_probabilities_that_the_map_was_made_for(tmp_path: Path) -> None:
-    made: dict[str, Any] = {"stage": "estimate", "settings": {"with_request": True}, "engines": []}
+    made = {"stage": "estimate", "settings": {"with_request": True}, "engines": []}
     provenance: dict[str, Any] = dict.fromkeys(("date", "matrix", "matrix_digest", "qrels", "qrels_digest"), "")
     calibration: dict[str, Any] = {
         "target": "grade",
