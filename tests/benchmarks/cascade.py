@@ -6,8 +6,8 @@ not made; "lost" is alpha_nDCG(rel=4)@10 of the same selector after judging ever
 
     exact      `judge.only.until` alone: the share saved with nothing lost, by cells per round; `clairvoyant` asks in
                the order that the grades themselves suggest, one cell at a time
-    curve      for each bound on the loss: of all settings of `judge.only` (top_documents × uncertain × until, exact or
-               with slack) and both ways from probability to rating the one that saves most within the bound on the
+    curve      for each bound on the loss: of all settings of `judge.only` (top_documents, probe, uncertain, until exact
+               or with slack) and both ways from probability to rating the one that saves most within the bound on the
                training folds; saved and lost are of the queries held out, with 95 % bootstrap intervals over queries
     careful    the same where the loss on the training folds plus its standard error keeps the bound
     kinds      as `curve`, at .01, for parts of `judge.only` alone
@@ -52,6 +52,7 @@ ROUNDS = (1, 16, 32, 64, 256)
 ROUND = 32
 RESAMPLES = 10_000
 
+PROBES = (None, 1, 2, 3, 4)
 TOPS = (None, 10, 12, 15, 20, 25, 30, 40, 50, 70)
 LOWS = (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 SLACKS = (0.1, 0.2)
@@ -95,12 +96,13 @@ class Setting:
     top: int | None
     low: float
     calibrated: bool
+    probe: int | None = None
     lazily: bool = False
     slack: float | None = None
 
     @property
     def kind(self) -> str:
-        parts = ("top_documents" if self.top else "", "uncertain" if self.band else "")
+        parts = ("top_documents" if self.top else "", "probe" if self.probe else "", "uncertain" if self.band else "")
         lazily = "" if not self.lazily else "until" if self.slack is None else "until(slack)"
         return " + ".join(part for part in (*parts, lazily) if part)
 
@@ -111,7 +113,7 @@ class Setting:
     def only(self, selector: str) -> JudgeOnly:
         """As in a config."""
         until = Until(selector=selector, k=K, round=ROUND, slack=self.slack) if self.lazily else None
-        return JudgeOnly(top_documents=self.top, uncertain=self.band, until=until)
+        return JudgeOnly(top_documents=self.top, probe=self.probe, uncertain=self.band, until=until)
 
     def describe(self, selector: str) -> str:
         return f"{self.only(selector)}; ratings by {'isotonic' if self.calibrated else '5 p'}"
@@ -220,16 +222,16 @@ def spend_all(fold: Fold, queries: Sequence[Query], settings: Iterable[Setting],
 
 def search(fold: Fold, selector: str) -> Spent:
     """What the settings spend on the training queries: all at once, the best of them lazily as well."""
-    grid = itertools.product(TOPS, LOWS, (False, True))
-    settings = [s for s in itertools.starmap(Setting, grid) if s.kind]
+    grid = itertools.product(TOPS, LOWS, (False, True), PROBES)
+    settings = [Setting(*s) for s in grid if (s[0] or s[1]) and ((s[0] and not s[1]) or not s[3])]
     spent = spend_all(fold, fold.train, settings, selector)
     finalists: dict[Setting, None] = {}
     for bound in BOUNDS:
         within = sorted((s for s in settings if lost(spent[s]) <= bound), key=lambda s: -saved(spent[s]))
         finalists |= dict.fromkeys(within[:FINALISTS])
     slacks: list[float | None] = [None, *SLACKS]
-    lazily = [Setting(s.top, s.low, s.calibrated, True, slack) for s in finalists for slack in slacks]
-    lazily += [Setting(None, 0.0, calibrated, True, s) for calibrated in (False, True) for s in slacks]
+    lazily = [Setting(s.top, s.low, s.calibrated, s.probe, True, slack) for s in finalists for slack in slacks]
+    lazily += [Setting(None, 0.0, calibrated, None, True, s) for calibrated in (False, True) for s in slacks]
     return spent | spend_all(fold, fold.train, dict.fromkeys(lazily), selector)
 
 
@@ -294,8 +296,8 @@ def curve(queries: Sequence[Query], selector: str) -> dict[str, Any]:
 
 def _kinds() -> list[Setting]:
     return [
-        Setting(top, low, False, lazily, slack)
-        for top, low in itertools.product((None, 10), (0.0, 0.5))
+        Setting(top, low, False, probe, lazily, slack)
+        for top, probe, low in ((None, None, 0.0), (None, None, 0.5), (10, None, 0.0), (10, 1, 0.0), (10, None, 0.5))
         for lazily, slack in ((False, None), (True, None), (True, 0.1))
         if top or low or lazily
     ]
