@@ -35,7 +35,7 @@ def foretold(run: RunMaker) -> Forecast:
 
 
 def test_a_finished_run_beside_its_forecast(tmp_path: Path) -> None:
-    run = RunMaker(tmp_path, "prices.llm={usd_per_device_hour: 100, usd_per_million_output_tokens: 1}")
+    run = RunMaker(tmp_path, "prices.llm={usd_per_device_hour: 100}")
     assert kept(run.store) is None
     found = foretold(run)
     assert kept(run.store) == found
