@@ -18,7 +18,7 @@ from lancer.reranking.base import ByScorer, FloatArray, Reranked
 
 
 class MmrRerank(ByScorer):
-    """The documents are also the block's sub-questions: where the engine marks queries, they are marked as such there."""
+    """The documents are also the block's sub-questions: an engine that marks queries marks them there."""
 
     kinds: ClassVar[tuple[str, ...]] = ("bi-encoder",)
     shown: ClassVar[tuple[str, ...]] = ("lambda_",)
