@@ -243,10 +243,13 @@ def _by_prompt(groups: Sequence[Sequence[int]], results: Mapping[int, Sequence[G
 
 
 def affinity(prompt: Sequence[Message]) -> str:
-    """What the prompts of one (request, document) have in common in every layout; the whole of any other prompt."""
+    """What the prompts of one (request, document) have in common in every layout; the whole of any other prompt.
+
+    Of a prompt from a file without our marks: the part that it says it shares.
+    """
     content = prompt[-1]["content"]
     blocks = [_between(content, f"<{name}>", f"</{name}>") for name in ("request", "document")]
-    return "\0".join(blocks) if blocks[1] else content
+    return "\0".join(blocks) if blocks[1] else content[: prompt[-1].get("shared") or None]
 
 
 def _between(text: str, start: str, end: str) -> str:
