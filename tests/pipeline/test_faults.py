@@ -229,7 +229,7 @@ def test_a_query_that_kills_its_worker_is_set_aside_and_others_are_rated(served:
     kills: list[int] = []
 
     def fatal(request: Request) -> Reply | None:
-        """On one prompt: the others of a call go on when its worker is dead, and the next worker may be there by then."""
+        """On one prompt: the others of a call go on when its worker is dead, and the next one may be there by then."""
         if all(text in request.prompt for text in (POISON_TEXT, DOCUMENTS["a"], REQUESTS["q2"][1][0])):
             kills.extend(pid for pid in workers(raylet) if kill(pid))
         return None
