@@ -76,6 +76,7 @@ class Judging:
     readout: Readout
     pad: bool
     attempts: int
+    alone: dict[tuple[str, int, int], Outcome] = field(default_factory=dict)  # of scored texts by themselves
 
     def ask(self, wanted: Sequence[Collection[Cell]]) -> None:
         """Judges cells, given per query: those without a value whose call has not failed, `attempts` times at most.
@@ -121,20 +122,20 @@ class Judging:
 
     def _call(self, prompts: Sequence[_Prompt], attempt: int) -> None:
         n = len(prompts[0].columns)
-        alone = list({self._alone_key(p): p for p in prompts}.items()) if self.readout.scored else []
-        messages = [self._alone(p) for _, p in alone] + [self._messages(p, attempt) for p in prompts]
+        keys = {self._alone_key(p): p for p in prompts} if self.readout.scored else {}
+        new = [(key, prompt) for key, prompt in keys.items() if key not in self.alone]
+        messages = [self._alone(p) for _, p in new] + [self._messages(p, attempt) for p in prompts]
         generations = self.engine.generate(messages, self.readout.sampling(n, attempt), priority=PRIORITY)
-        by_itself: dict[tuple[str, int, int], Outcome] = {}
-        for (key, prompt), generation in zip(alone, generations, strict=False):
+        for (key, prompt), generation in zip(new, generations, strict=False):
             prompt.query.calls.setdefault(attempt, []).append((generation, 0))
-            by_itself[key] = self._outcomes(generation, 1)[0]
-        for prompt, generation in zip(prompts, generations[len(alone) :], strict=True):
+            self.alone[key] = self._outcomes(generation, 1)[0]
+        for prompt, generation in zip(prompts, generations[len(new) :], strict=True):
             # The windows of a document are one pair together.
             pairs = 0 if prompt.piece else n
             prompt.query.calls.setdefault(attempt, []).append((generation, pairs))
             outcomes = self._outcomes(generation, n)
-            if alone:
-                outcomes = [gain(outcome, by_itself[self._alone_key(prompt)]) for outcome in outcomes]
+            if self.readout.scored:
+                outcomes = [gain(outcome, self.alone[self._alone_key(prompt)]) for outcome in outcomes]
             for j, outcome in zip(prompt.columns, outcomes, strict=True):
                 prompt.query.read[prompt.candidate, prompt.piece, j] = outcome
 

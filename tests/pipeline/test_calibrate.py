@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
+from lancer import schema
 from lancer.cli import main
 from lancer.config import Config
 from lancer.errors import InputError, PlanError, UsageError
 from lancer.evaluation.calibration_file import read_calibration
+from lancer.formats.runs import read_run
 from lancer.pipeline.calibrate import Calibrated, calibrate
+from lancer.pipeline.execute import Surroundings, final_tables, run_stage
 from lancer.pipeline.inputs import read_inputs
+from lancer.pipeline.journal import Journal
 from lancer.pipeline.plan import Plan, make_plan
+from lancer.pipeline.reselect import reselect
 from lancer.schema import Scale
 from lancer.storage import Storage
-from tests.coverage_tables import write_coverage
+from tests.coverage_tables import write_coverage, write_table
 from tests.pipeline.folders import RunMaker
 from tests.pipeline.judged import judged_config
 
@@ -233,16 +238,34 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_likelihoods_go_through_a_run_as_probabilities(tmp_path: Path) -> None:
-    """Every reader of the scale: tables, selection, `lancer select` and its tag."""
-    options = ("judge.readout=likelihood", "select={selectors: [greedy-coverage(tau=0.5)]}")
-    maker = RunMaker(tmp_path, *options)
-    assert maker.plan.scale is Scale.probability
-    assert maker.plan.run_tag == "given:judge"
+    """Every reader of the scale: the chain of columns, selection, the final tables, `lancer select` and its tag."""
     with pytest.raises(PlanError, match="tau"):
         RunMaker(tmp_path, "judge.readout=likelihood", "select={selectors: [sum(tau=3)]}")
-    parts = maker.shard(maker.plan.shards[0])
-    judged = pq.read_table(next(uri for uri in parts if "/judge-" in uri))
-    assert {"probabilities", "probability_status", "probability_raw", "cut_characters"} <= set(judged.column_names)
+    maker = RunMaker(tmp_path, "judge.readout=likelihood", "select={selectors: [greedy-coverage(tau=0.5)]}")
+    assert (maker.plan.scale, maker.plan.run_tag) == (Scale.probability, "given:judge")
+    table, reports = maker.plan.shards[0].table, []
+    for stage in maker.plan.stages:
+        journals = {name: Journal(maker.storage, f"{maker.store.root}/calls", "all") for name in stage.stage.engines}
+        at = Surroundings(maker.store, maker, lambda: maker, lambda own=journals: own, attempts=1)  # type: ignore[misc]
+        name = maker.store.part(stage, maker.plan.shards[0])
+        table, report = run_stage(stage, table, name=name, there=None, redo=False, at=at)
+        reports.append(report)
+    judged = next(r for r in reports if r.stage == "judge")
+    assert judged.failed_cells == 0 < judged.cells == judged.pairs < judged.calls
+    coverage = final_tables(table, maker.plan.scale)["coverage.parquet"].to_pylist()
+    assert all(row["rating"] is None and row["cut_characters"] == 0 for row in coverage)
+    assert all(
+        row["probability"] == pytest.approx(1 / (1 + math.exp(-float(row["raw"]))), abs=1e-5) for row in coverage
+    )
+    write_table(tmp_path / "run" / "coverage.parquet" / "p.parquet", coverage, schema.COVERAGE_SCHEMA)
+    (tmp_path / "run" / "run.json").write_text('{"stages": [{"name": "judge"}, {"name": "select"}]}')
+    (tmp_path / "run" / "first_stage.trec").write_text("q1 Q0 a 1 1.0 given\n")
+    result = reselect(f"{tmp_path}/run", ["greedy-coverage(tau=0.5)"], f"{tmp_path}/new.trec")
+    again = read_run(f"{tmp_path}/new.trec")
+    assert again.tag == "given:judge:greedy-coverage(tau=0.5)"
+    chosen = {row["query_id"]: row["rankings"][0]["doc_ids"] for row in table.to_pylist()}
+    assert {q: [d for d, _ in ranking] for q, ranking in again.rankings.items()} == chosen
+    assert result.missing == 0
 
 
 def test_validate_reads_the_prompt_and_the_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

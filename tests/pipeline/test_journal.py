@@ -136,6 +136,27 @@ def test_after_an_engine_died_only_what_it_did_not_answer_is_asked_again(tmp_pat
     assert not any(g.reused for g in generations), "the ledger of the failed call is lost: this one counts them all"
 
 
+def test_what_other_replicas_answered_of_a_call_that_failed_is_kept(tmp_path: Path) -> None:
+    """A call goes to several replicas; of those that live there are answers in the error."""
+    own = journal(tmp_path)
+    with pytest.raises(EngineDied):
+        JournalledText(_HalfDead(), own).generate(prompts("a", "b", "c"), SAMPLING)
+    own.close()
+    second = ScriptedText(lambda text, sampling: "second")
+    generations = JournalledText(second, journal(tmp_path)).generate(prompts("a", "b", "c"), SAMPLING)
+    assert [(g.text, g.reused) for g in generations] == [("first", True), ("second", False), ("first", True)]
+    assert asked(second) == ["b"]
+
+
+class _HalfDead:
+    """Answers all prompts but the second, and dies of that."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
+    ) -> list[Generation]:
+        raise EngineDied("killed", answered={i: Generation(text="first") for i in range(len(prompts)) if i != 1})
+
+
 class _DyingText:
     """Dies on one prompt, when it has answered the other chunks or at once."""
 

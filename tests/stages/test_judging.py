@@ -86,8 +86,9 @@ def nats(prompt: str, sampling: Sampling) -> Generation:
 def test_the_sub_question_by_itself_is_scored_once() -> None:
     text, own = ScriptedText(nats), query()
     panel = judging(text, own, readout=Likelihood("sub_question"))
+    panel.ask([own.cells[:1]])
     panel.ask([own.cells])
-    assert len(text.calls[0][0]) == 2 + 4
+    assert [len(prompts) for prompts, _, _ in text.calls] == [1 + 1, 1 + 3]
     assert [o.raw for c in own.cells if (o := own.outcome(c))] == ["2.00000", "2.00000", "1.00000", "1.00000"]
     assert [(r.calls, r.pairs) for r in panel.ledger(stage="judge", engine="llm")] == [(6, 4)]
 

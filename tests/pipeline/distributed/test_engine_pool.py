@@ -12,6 +12,7 @@ from lancer.engines.synthetic import SyntheticConfig
 from lancer.pipeline.distributed import engine_pool
 from lancer.pipeline.distributed.engine_pool import EngineActor, affinity
 from lancer.prompts import decompose, judge
+from lancer.prompts.template import parse_template
 from lancer.storage import Storage
 
 
@@ -29,6 +30,17 @@ def test_the_prompts_of_a_document_go_to_one_replica_and_those_of_others_do_not(
 
 def test_other_prompts_are_spread_by_what_they_say() -> None:
     assert affinity(decompose.render(text="a", n=2)) != affinity(decompose.render(text="b", n=2))
+
+
+def test_prompts_from_a_file_without_our_marks_go_by_what_they_share() -> None:
+    layout = judge.layout_of(
+        "shared-prefix", parse_template("{rubric}\nText: {document}\n\nAsked: {sub_question}\nRating:")
+    )
+    one, other, far = (
+        affinity(judge.render(request=None, document=d, sub_question=q, layout=layout))
+        for d, q in (("one", "a?"), ("one", "b?"), ("two", "a?"))
+    )
+    assert one == other != far
 
 
 class Engine:
