@@ -31,8 +31,8 @@ def all_rounds(cascade: Cascade, truth: FloatArray) -> tuple[list[Cell], FloatAr
     return asked, ratings
 
 
-def cells_of(only: JudgeOnly, has_text: list[bool] = TEXT, **options: bool) -> list[Cell]:
-    return all_rounds(Cascade(only, P, has_text, **options), np.zeros_like(P))[0]
+def cells_of(only: JudgeOnly, has_text: list[bool] = TEXT, *, whole_documents: bool = False) -> list[Cell]:
+    return all_rounds(Cascade(only, P, has_text, whole_documents=whole_documents), np.zeros_like(P))[0]
 
 
 def test_the_top_documents_are_those_with_the_highest_sums_and_text() -> None:
@@ -62,7 +62,7 @@ def test_what_is_not_asked_keeps_the_estimate_as_a_rating_in_float32() -> None:
     cascade = Cascade(JudgeOnly(top_documents=1), P, TEXT)
     assert cascade.ratings[0].tolist() == [float(np.float32(4.5)), float(np.float32(0.5))]
     assert math.isnan(cascade.ratings[1, 1])
-    other = Cascade(JudgeOnly(top_documents=1), P, TEXT, rating_of=lambda p: 5 * (p > 0.5))
+    other = Cascade(JudgeOnly(top_documents=1), P, TEXT, rating_of=lambda p: np.where(p > 0.5, 5.0, 0.0))
     assert other.ratings[:, 0].tolist() == [5, 0, 0, 0]
 
 

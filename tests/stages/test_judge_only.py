@@ -96,8 +96,8 @@ def test_what_cannot_be_read_is_null_and_asked_again_in_its_round() -> None:
     def answer(prompt: str, sampling: Sampling) -> str | Generation:
         return "no idea" if QUESTIONS[0] in prompt else grade(prompt, sampling)
 
-    settings = {"structured": False, "attempts": 2}
-    columns, output, _ = judge({"until": {"selector": "sum(tau=1)", "k": 2, "round": 16}}, answer, **settings)
+    until = {"selector": "sum(tau=1)", "k": 2, "round": 16}
+    columns, output, _ = judge({"until": until}, answer, structured=False, attempts=2)
     first = [(line[0], status[0]) for line, status in zip(columns["ratings"], columns["rating_status"], strict=True)]
     assert (None, "unreadable") in first
     assert {status for _, status in first} <= {"unreadable", "estimated"}
