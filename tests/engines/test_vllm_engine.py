@@ -131,7 +131,7 @@ def test_scores_are_the_models_own_whatever_is_cached(
 ) -> None:
     score = Sampling(max_tokens=1, score=True)
     questions = [
-        "Which countries does it flow through, from its source in the mountains to its mouth, and which cities are there?",
+        "Which countries does it flow through, from its source in the hills to its mouth, and past which cities?",
         "Where?",
         "Where? And how did it come to be called so?",
     ]
