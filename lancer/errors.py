@@ -19,8 +19,9 @@ LancerError                      1
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 
 class LancerError(Exception):
@@ -76,9 +77,16 @@ class SetupError(LancerError):
 
 
 class EngineError(LancerError):
-    """An engine did not start, or died and could not be brought back."""
+    """An engine did not start, or died and could not be brought back.
+
+    `answered`: what of a failed call of several prompts was answered nevertheless, by their places in it.
+    """
 
     exit_code = 6
+
+    def __init__(self, message: str, *, answered: Mapping[int, Any] | None = None) -> None:
+        super().__init__(message)
+        self.answered = dict(answered or {})
 
 
 class EngineDied(EngineError):

@@ -426,16 +426,21 @@ def _new_client(config: StorageConfig) -> Any:
 
 
 def _list_local(folder: str, start: str) -> Iterator[Entry]:
-    for parent, _, names in os.walk(folder):
-        below = os.path.relpath(parent, folder)
-        for name in names:
-            path = name if below == "." else join(below, name)
-            if not path.startswith(start):
-                continue
-            uri = join(folder, path)
-            with contextlib.suppress(FileNotFoundError):  # removed since the walk saw it
-                found = os.stat(uri)
-                yield Entry(uri, found.st_size, found.st_mtime)
+    """Folders that are links are not followed. Of a folder of thousands only the files asked for are looked at."""
+    below, _, name_start = start.rpartition("/")
+    try:
+        with os.scandir(join(folder, below) if below else folder) as found:
+            named = [item for item in found if item.name.startswith(name_start)]
+    except OSError:  # there is none
+        return
+    for item in named:
+        uri = join(folder, below, item.name) if below else join(folder, item.name)
+        if item.is_dir(follow_symlinks=False):
+            yield from _list_local(uri, "")
+        elif not item.is_dir():
+            with contextlib.suppress(FileNotFoundError):  # removed since, or a link to nothing
+                status = item.stat()
+                yield Entry(uri, status.st_size, status.st_mtime)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "ledger": schema.LEDGER_SCHEMA,
     "failures": schema.FAILURE_SCHEMA,
     "retrieve": pa.schema([schema.CANDIDATES]),
+    "rerank": pa.schema([schema.order_field("name")]),
     "decompose": pa.schema([schema.SUB_QUESTIONS, schema.DECOMPOSE_STATUS, schema.DECOMPOSE_RAW]),
     "judge": pa.schema(Judge(JudgeConfig()).adds),
     "likelihood": pa.schema(Judge(JudgeConfig(readout="likelihood")).adds),

@@ -1,37 +1,30 @@
 """A pair scorer: a cross-encoder reads sub-question and document together (Nogueira and Cho, 2019; DES's matrix).
 
-About 1,000 pairs per query come in one call. Each text is tokenised once, each distinct pair scored once; the pairs of
-all blocks of a call are sorted by length and packed under a token budget, without padding. What is packed together
-depends on the call alone, so scores do not depend on other calls, on the number of workers or on kills.
+About 1,000 pairs per query come in one call. `lancer.engines.packed_scoring` computes them; here are its config, the
+model's place and what a call has cost. Scores do not depend on other calls, on the number of workers or on kills.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from lancer.closed import Closed
 from lancer.engines.embedded import resolve_model
 from lancer.engines.meter import Meter
 from lancer.engines.packed_attention import varlen_available
-from lancer.engines.packed_classifiers import TYPES, PackedClassifier, Placement, packed_classifier
-from lancer.engines.pair_packing import Inputs, IntArray, Pack, PairTemplate, Windows, build_inputs, split
+from lancer.engines.packed_classifiers import TYPES, Placement, packed_classifier
+from lancer.engines.packed_scoring import Cells, PackedScorer, Settings, by_block
+from lancer.engines.pair_packing import Windows
 from lancer.engines.protocols import Block, EngineClock, ScoredBlock
 from lancer.errors import EngineError, SetupError, UsageError
-
-if TYPE_CHECKING:
-    import torch
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +86,8 @@ class CrossEncoder:
     def __init__(self, config: CrossEncoderConfig) -> None:
         self._meter = Meter()
         self.config = config
-        self._tokenizer_lock, self._lock = threading.Lock(), threading.Lock()
-        self._most = config.batch_tokens  # less once a pack has not fitted the memory, until the call ends
-        self._classifier: PackedClassifier | None
-        self._tokenizer, self._template, self._classifier, threads = _load(config)
-        self._threads = ThreadPoolExecutor(threads, "cross-encoder", initializer=_one_thread_each)
+        self._lock = threading.Lock()
+        self._scorer: PackedScorer | None = _load(config)
         self._meter.ready()
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
@@ -107,26 +97,22 @@ class CrossEncoder:
             EngineError: the model failed, one pair alone does not fit the memory, or the engine is closed.
         """
         submitted = time.monotonic()
+        scorer = self._scorer
+        if scorer is None:
+            raise EngineError(f"cross-encoder {self.config.model!r} is closed")
         with self._meter:
-            cells = _Cells.of(blocks)
-            inputs = self._inputs(cells)
+            cells = Cells.of(blocks)
+            inputs = scorer.inputs(cells)
             with self._lock:
                 began = time.monotonic()
-                scores = self._scores(inputs, len(cells.pairs))
+                scores = scorer.scores(inputs, len(cells.pairs))
                 run_s = time.monotonic() - began
         self._meter.add(calls=len(blocks), tokens=int(inputs.total.sum()))
         tokens = np.bincount(cells.payer[inputs.pair_of], weights=inputs.total, minlength=len(blocks))
         shares = tokens / max(1.0, tokens.sum())
-        shapes = [(len(block.documents), len(block.sub_questions)) for block in blocks]
-        ends = np.cumsum([n * m for n, m in shapes])
         return [
-            ScoredBlock(
-                scores=scores[cells.pair_of[end - n * m : end]].reshape(n, m),
-                tokens=int(tokens[i]),
-                queue_s=began - submitted,
-                run_s=float(run_s * shares[i]),
-            )
-            for i, ((n, m), end) in enumerate(zip(shapes, ends, strict=True))
+            ScoredBlock(scores=own, tokens=int(spent), queue_s=began - submitted, run_s=float(run_s * share))
+            for own, spent, share in zip(by_block(scores[cells.pair_of], blocks), tokens, shares, strict=True)
         ]
 
     def clock(self) -> EngineClock:
@@ -139,117 +125,12 @@ class CrossEncoder:
     def close(self) -> None:
         """Free the model. May be called again."""
         with self._lock:
-            self._classifier = None
-            self._threads.shutdown()
-
-    def _inputs(self, cells: _Cells) -> Inputs:
-        with self._tokenizer_lock:  # fast tokenizers are not thread-safe
-            sub_questions, documents = (
-                self._tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
-                if texts
-                else []
-                for texts in (cells.sub_questions, cells.documents)
-            )
-        config = self.config
-        return build_inputs(
-            self._template,
-            sub_questions,
-            documents,
-            cells.pairs,
-            max_tokens=config.max_tokens,
-            truncation=config.truncation,
-            windows=Windows(config.window, config.stride) if config.long == "windows" else None,
-        )
-
-    def _scores(self, inputs: Inputs, pairs: int) -> npt.NDArray[np.float32]:
-        """Of each pair: the maximum over its inputs; NaN if one of them is NaN or cannot be built."""
-        of_input = np.full(len(inputs.total), np.nan, np.float32)
-        # The longest first: if the memory is too small, that shows at once. Stable, so equal lengths keep their order.
-        order = np.argsort(-inputs.total, kind="stable")
-        order = order[inputs.total[order] > 0]
-        of_input[order] = self._probabilities(inputs, order)
-        scores = np.full(pairs, -np.inf, np.float32)
-        with np.errstate(invalid="ignore"):
-            np.maximum.at(scores, inputs.pair_of, of_input)
-        return scores
-
-    def _probabilities(self, inputs: Inputs, order: IntArray) -> npt.NDArray[np.float32]:
-        """Of the inputs `order`, which fall in length."""
-        if self._classifier is None:
-            raise EngineError(f"cross-encoder {self.config.model!r} is closed")
-        self._most = self.config.batch_tokens
-        packs = [order[part] for part in split(inputs.total[order], self._most)]
-        parts = self._threads.map(functools.partial(self._of_pack, inputs), packs)
-        return np.concatenate([np.empty(0, np.float32), *parts])
-
-    def _of_pack(self, inputs: Inputs, rows: IntArray) -> npt.NDArray[np.float32]:
-        """Of the inputs `rows`; in halves once a pack of this size has not fitted the memory."""
-        import torch
-
-        tokens = int(inputs.total[rows].sum())
-        if tokens <= self._most or len(rows) == 1:
-            try:
-                with torch.inference_mode():
-                    probabilities: npt.NDArray[np.float32] = self._activate(inputs.pack(rows)).cpu().numpy()
-                return probabilities
-            except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
-                    raise EngineError(f"cross-encoder {self.config.model!r} failed: {error}") from error
-                if len(rows) == 1:
-                    raise EngineError(
-                        f"no memory for one pair of {tokens} tokens; lower max_tokens: {error}"
-                    ) from error
-            self._most = tokens // 2
-            log.warning("out of memory with a pack of %d tokens, going on with half; lower batch_tokens", tokens)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        halves = np.array_split(rows, 2)
-        return np.concatenate([self._of_pack(inputs, half) for half in halves])
-
-    def _activate(self, pack: Pack) -> torch.Tensor:
-        assert self._classifier is not None
-        logits = self._classifier.logits(pack)
-        probabilities = logits.softmax(-1) if self.config.activation == "softmax" else logits.sigmoid()
-        return probabilities[:, self.config.label or 0]
+            scorer, self._scorer = self._scorer, None
+            if scorer is not None:
+                scorer.close()
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """The distinct texts and pairs of a call. `pair_of`: of each cell, block by block, row by row.
-
-    `pairs` has shape (pairs, 2), indices of sub-question and document; `payer` is the first block that has the pair.
-    """
-
-    sub_questions: list[str]
-    documents: list[str]
-    pairs: IntArray
-    pair_of: IntArray
-    payer: IntArray
-
-    @classmethod
-    def of(cls, blocks: Sequence[Block]) -> _Cells:
-        sub_questions = {text: i for i, text in enumerate(dict.fromkeys(q for b in blocks for q in b.sub_questions))}
-        documents = {text: i for i, text in enumerate(dict.fromkeys(d for b in blocks for d in b.documents))}
-        width = max(1, len(sub_questions))
-        keys = [
-            np.array([[documents[d] * width + sub_questions[q] for q in b.sub_questions] for d in b.documents])
-            for b in blocks
-        ]
-        flat = np.concatenate([np.empty(0, np.int64), *(k.ravel().astype(np.int64) for k in keys)])
-        block_of = np.repeat(np.arange(len(blocks)), [k.size for k in keys])
-        distinct, first, pair_of = np.unique(flat, return_index=True, return_inverse=True)
-        pairs = np.stack([distinct % width, distinct // width], axis=1)
-        return cls(list(sub_questions), list(documents), pairs, pair_of, block_of[first])
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    import torch
-
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _load(config: CrossEncoderConfig) -> tuple[Any, PairTemplate, PackedClassifier, int]:
-    """Tokenizer, template, classifier and the number of threads that compute packs."""
+def _load(config: CrossEncoderConfig) -> PackedScorer:
     try:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -270,7 +151,6 @@ def _load(config: CrossEncoderConfig) -> tuple[Any, PairTemplate, PackedClassifi
         model, loading = AutoModelForSequenceClassification.from_pretrained(
             resolved.path_or_id, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
         )
-        template = PairTemplate.of(tokenizer)
     except (OSError, ValueError) as error:
         raise SetupError(f"model {config.model!r} cannot be loaded: {error}") from error
     if missing := sorted(loading["missing_keys"]):  # transformers fills them with random numbers
@@ -289,14 +169,18 @@ def _load(config: CrossEncoderConfig) -> tuple[Any, PairTemplate, PackedClassifi
         log.warning("this processor has no instructions for bfloat16: float32 is faster here")
     # On a GPU the second thread prepares a pack while the first waits for its own.
     cores = max(1, len(os.sched_getaffinity(0)) // config.replicas)
-    return tokenizer, template, classifier, 2 if device == "cuda" else config.threads or cores
-
-
-def _one_thread_each() -> None:
-    """A pack is computed by one thread: no waiting for others, and the same bits on any number of cores."""
-    import torch
-
-    torch.set_num_threads(1)
+    settings = Settings(
+        activation=config.activation,
+        label=config.label or 0,
+        max_tokens=config.max_tokens,
+        truncation=config.truncation,
+        windows=Windows(config.window, config.stride) if config.long == "windows" else None,
+        batch_tokens=config.batch_tokens,
+    )
+    try:
+        return PackedScorer(tokenizer, classifier, settings, 2 if device == "cuda" else config.threads or cores)
+    except ValueError as error:
+        raise SetupError(f"model {config.model!r} cannot be used: {error}") from error
 
 
 def _check_labels(config: CrossEncoderConfig, model: Any) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -111,15 +111,31 @@ def write_run(
 
     A path is committed in one step at the end. OutputError: see `run_lines`; also a query that comes twice.
     """
-    with contextlib.ExitStack() as stack:
-        if isinstance(target, str | Path):
-            target = stack.enter_context((storage or Storage()).open_write(str(target)))
-        written: set[str] = set()
+    with run_writer(target, tag, storage) as write:
         for query_id, doc_ids in rankings:
+            write(query_id, doc_ids)
+
+
+@contextlib.contextmanager
+def run_writer(
+    target: str | Path | BinaryIO, tag: str, storage: Storage | None = None
+) -> Iterator[Callable[[str, Sequence[str]], None]]:
+    """`write_run` for rankings that come one by one, of several runs in turn: a call takes one query's."""
+    with contextlib.ExitStack() as stack:
+        file: BinaryIO
+        if isinstance(target, str | Path):
+            file = stack.enter_context((storage or Storage()).open_write(str(target)))
+        else:
+            file = target
+        written: set[str] = set()
+
+        def write(query_id: str, doc_ids: Sequence[str]) -> None:
             if query_id in written:
                 raise OutputError(f"query {query_id!r} has two rankings")
             written.add(query_id)
-            target.write("".join(run_lines(query_id, doc_ids, tag)).encode())
+            file.write("".join(run_lines(query_id, doc_ids, tag)).encode())
+
+        yield write
 
 
 def _is_run_line(columns: list[str]) -> bool:

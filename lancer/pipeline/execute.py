@@ -1,4 +1,4 @@
-"""One stage on one shard, and a finished shard's final tables. Runs on a worker; knows no Ray.
+"""One stage on one shard. Runs on a worker; knows no Ray.
 
 A shard's columns travel from stage to stage as one Arrow table; what a stage adds is committed as a part before the
 next one starts.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +19,13 @@ import pyarrow.compute as pc
 
 from lancer import schema
 from lancer.errors import DamagedError
-from lancer.formats.runs import scores_for
-from lancer.pipeline.isolate import call_isolating
-from lancer.pipeline.journal import Journal, JournalledEngines
+from lancer.pipeline.attempts import Attempts
+from lancer.pipeline.isolate import call_isolating, call_one_by_one
+from lancer.pipeline.journal import Journal
+from lancer.pipeline.journalled import JournalledEngines
 from lancer.pipeline.plan import PlannedStage, digest
 from lancer.pipeline.store import RunStore, part_table
-from lancer.schema import CellStatus, Scale
+from lancer.schema import CellStatus
 from lancer.stages.base import Engines
 from lancer.stages.records import QUERY_REASONS
 
@@ -67,7 +69,7 @@ class Surroundings:
     engines: Engines
     alone: Callable[[], Engines]  # the engines, with nothing else running in them
     journals: Callable[[], dict[str, Journal]]  # of the shard, by engine
-    attempts: int
+    attempts: Attempts  # at the shard
 
 
 def run_stage(
@@ -109,13 +111,16 @@ def run_stage(
 
 def _compute(stage: PlannedStage, table: pa.Table, at: Surroundings) -> pa.Table:
     journals = at.journals()
+    call = call_isolating
+    if at.attempts.one_by_one:
+        call = partial(call_one_by_one, begin=partial(at.attempts.begin_row, stage.name))
     try:
-        columns, output = call_isolating(
+        columns, output = call(
             stage.stage,
             table,
             JournalledEngines(at.engines, journals),
             alone=lambda: JournalledEngines(at.alone(), journals),
-            attempts=at.attempts,
+            attempts=at.attempts.limit,
         )
     finally:
         for journal in journals.values():
@@ -150,86 +155,3 @@ def _extend(table: pa.Table, name: str, new: pa.ChunkedArray) -> pa.Table:
         return table.append_column(name, new)
     both = [a + b for a, b in zip(table[name].to_pylist(), new.to_pylist(), strict=True)]
     return table.set_column(table.column_names.index(name), name, pa.array(both, new.type))
-
-
-def final_tables(table: pa.Table, scale: Scale, orders: Sequence[str] = ()) -> dict[str, pa.Table]:
-    """The final tables of one shard, by their names in the run folder. `orders`: those that reranking made."""
-    rows = table.to_pylist()
-    tables = {
-        "ranking.parquet": pa.Table.from_pylist(list(_ranking(rows, orders)), schema=schema.RANKING_SCHEMA),
-        "coverage.parquet": pa.Table.from_pylist(list(_coverage(rows, scale)), schema=schema.COVERAGE_SCHEMA),
-        "ledger.parquet": pa.Table.from_pylist(_records(rows, "ledger"), schema=schema.LEDGER_SCHEMA),
-        "failures.parquet": pa.Table.from_pylist(_records(rows, "failures"), schema=schema.FAILURE_SCHEMA),
-    }
-    if schema.COMPRESSED.name in table.column_names:
-        tables["compressed.parquet"] = pa.Table.from_pylist(list(_compressed(rows)), schema=schema.COMPRESSED_SCHEMA)
-    return tables
-
-
-def _records(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [record for row in rows for record in row[name]]
-
-
-def _ranking(rows: Sequence[dict[str, Any]], orders: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        first = {c["doc_id"]: rank for rank, c in enumerate(row["candidates"], start=1)}
-        for ranking in _rankings(row, orders):
-            doc_ids = ranking["doc_ids"]
-            scores = scores_for(len(doc_ids))
-            for rank, (doc_id, score, covers) in enumerate(
-                zip(doc_ids, scores, ranking["covers"], strict=True), start=1
-            ):
-                yield {
-                    "query_id": row["query_id"],
-                    "selector": ranking["selector"],
-                    "doc_id": doc_id,
-                    "rank": rank,
-                    "score": score,
-                    "first_stage_rank": first[doc_id],
-                    "covers": covers,
-                    "kept": doc_id in ranking["kept"],
-                }
-
-
-def _rankings(row: dict[str, Any], orders: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The named orders, then the selectors' rankings, or what there is without selectors; each with what was kept."""
-    doc_ids = [c["doc_id"] for c in row["candidates"]]
-    kept = set(doc_ids)
-    last = schema.FIRST_STAGE
-    for name in orders:
-        order = row[schema.order_field(name).name]
-        doc_ids, last = order["doc_ids"], schema.RERANK
-        kept = set(doc_ids[: order["kept"]])
-        yield {"selector": f"{schema.RERANK}.{name}", "doc_ids": doc_ids, "covers": [[]] * len(doc_ids), "kept": kept}
-    alone = {"selector": last, "doc_ids": doc_ids, "covers": [[]] * len(doc_ids)}
-    for ranking in row.get("rankings") or [alone]:
-        yield ranking | {"kept": kept}
-
-
-def _compressed(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        for rank, document in enumerate(row[schema.COMPRESSED.name], start=1):
-            yield {"query_id": row["query_id"], "rank": rank, **document}
-
-
-def _coverage(rows: Sequence[dict[str, Any]], scale: Scale) -> Iterator[dict[str, Any]]:
-    fields = schema.MATRIX[scale]
-    for row in rows:
-        cut = row.get(schema.CUT_CHARACTERS.name)
-        ratings, probabilities = row.get(schema.RATINGS.name), row.get(schema.PROBABILITIES.name)  # a cascade has both
-        for i, candidate in enumerate(row["candidates"]):
-            for j, sub_question in enumerate(row.get("sub_questions", ())):
-                if row[fields.status.name][i][j] == CellStatus.not_kept:
-                    continue
-                yield {
-                    "query_id": row["query_id"],
-                    "doc_id": candidate["doc_id"],
-                    "first_stage_rank": i + 1,
-                    "sub_question_id": sub_question["id"],
-                    "sub_question": sub_question["text"],
-                    "rating": ratings[i][j] if ratings else None,
-                    "probability": probabilities[i][j] if probabilities else None,
-                    "status": row[fields.status.name][i][j] or str(CellStatus.error),
-                    "raw": row[fields.raw.name][i][j] if fields.raw.name in row else "",
-                    "cut_characters": cut[i] if cut else None,
-                }

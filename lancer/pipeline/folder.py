@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -23,11 +22,10 @@ from lancer.errors import DamagedError, InputError, OutputError
 from lancer.pipeline.finish import final_name
 from lancer.pipeline.lease import DEAD_S, FOLDER, dead_here, read_session, tokens
 from lancer.pipeline.plan import Plan
-from lancer.pipeline.store import RunStore
+from lancer.pipeline.store import RunStore, in_order
 from lancer.storage import Entry, Storage, StorageConfig
 
 SHARDS: Final = "shards.parquet"
-READERS: Final = 16  # files read at once: an object store answers each after tens of milliseconds
 
 T = TypeVar("T")
 
@@ -182,8 +180,7 @@ def read_list(store: RunStore, uri: str, column: str) -> list[dict[str, Any]]:
 
 def read_all(read: Callable[[str], T], uris: Sequence[str]) -> list[T]:
     """`read` of each file, several at once, in order."""
-    with ThreadPoolExecutor(READERS) as readers:
-        return list(readers.map(read, uris))
+    return list(in_order(read, uris))
 
 
 def _epoch(moment: str) -> float:

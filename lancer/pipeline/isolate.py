@@ -1,5 +1,5 @@
-"""When an engine dies under a shard: its queries go again one by one, alone in the engine, and only one that kills it
-there, again and again, is set aside. Those that merely shared the engine are not blamed."""
+"""When an engine dies under a shard, or its worker with it: its queries go again one by one, and only one that kills
+the engine or the worker by itself, again and again, is set aside. Those that merely shared it are not blamed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lancer.engines.protocols import (
 )
 from lancer.errors import EngineDied
 from lancer.stages.base import Engines, Stage, StageOutput, call
-from lancer.stages.records import Failure, LedgerRecord
+from lancer.stages.records import Failure
 
 POISON = "poison"  # reason of a query that was set aside; one of QUERY_REASONS
 
@@ -40,41 +40,64 @@ def call_isolating(
         return call(stage, batch, engines)
     except EngineDied:
         pass
-    tables: list[pa.Table] = []
-    ledger: list[LedgerRecord] = []
-    failures: list[Failure] = []
-    for i in range(batch.num_rows):
-        table, output, died = _alone(stage, batch.slice(i, 1), engines, alone(), attempts)
-        tables.append(table)
-        ledger.extend(output.ledger)
-        failures.extend(output.failures)
-        if died:
-            query_id = batch["query_id"][i].as_py()
-            detail = f"set aside: alone in the engine, it killed it {attempts} times: {died}"
-            failures.append(
-                Failure(query_id=query_id, stage=stage.name, attempt=attempts, reason=POISON, detail=detail)
-            )
-    columns = pa.concat_tables(tables).combine_chunks()
-    return columns, StageOutput({}, ledger, failures)
+    return _joined([_alone(stage, row, alone(), attempts) for row in _rows(batch)])
 
 
-def _alone(
-    stage: Stage, row: pa.Table, engines: Engines, alone: Engines, attempts: int
-) -> tuple[pa.Table, StageOutput, str]:
+def call_one_by_one(
+    stage: Stage,
+    batch: pa.Table,
+    engines: Engines,
+    *,
+    alone: Callable[[], Engines],
+    attempts: int,
+    begin: Callable[[str], bool],
+) -> tuple[pa.Table, StageOutput]:
+    """The same where workers die: `begin` is told of each row's query before it begins, and says whether it may.
+
+    A row that may not gets what the stage makes of failed calls and empty documents, and a failure record.
+    """
+    results = []
+    for row in _rows(batch):
+        if begin(row["query_id"][0].as_py()):
+            results.append(call_isolating(stage, row, engines, alone=alone, attempts=attempts))
+        else:
+            results.append(_set_aside(stage, row, attempts, f"by itself, it killed its worker {attempts} times"))
+    return _joined(results)
+
+
+def _rows(batch: pa.Table) -> list[pa.Table]:
+    return [batch.slice(i, 1) for i in range(batch.num_rows)]
+
+
+def _joined(results: list[tuple[pa.Table, StageOutput]]) -> tuple[pa.Table, StageOutput]:
+    columns = pa.concat_tables([table for table, _ in results]).combine_chunks()
+    ledger = [record for _, output in results for record in output.ledger]
+    return columns, StageOutput({}, ledger, [failure for _, output in results for failure in output.failures])
+
+
+def _alone(stage: Stage, row: pa.Table, engines: Engines, attempts: int) -> tuple[pa.Table, StageOutput]:
     died = ""
     for _ in range(attempts):
         try:
-            return (*call(stage, row, alone), "")
+            return call(stage, row, engines)
         except EngineDied as error:
             died = str(error)
-    return (*call(stage, row, FailedEngines(engines, died)), died)
+    return _set_aside(stage, row, attempts, f"alone in the engine, it killed it {attempts} times: {died}")
+
+
+def _set_aside(stage: Stage, row: pa.Table, attempts: int, why: str) -> tuple[pa.Table, StageOutput]:
+    table, output = call(stage, row, FailedEngines(f"set aside: {why}"))
+    query_id = row["query_id"][0].as_py()
+    poison = Failure(query_id=query_id, stage=stage.name, attempt=attempts, reason=POISON, detail=f"set aside: {why}")
+    return table, StageOutput({}, output.ledger, [*output.failures, poison])
 
 
 class FailedEngines:
-    """Engines whose every call fails: what a stage makes of a query that was set aside."""
+    """Engines whose every call fails, and documents without words: with them a stage makes of a query that was set
+    aside what it makes of failed calls, and its texts, which may be what kills, are left alone."""
 
-    def __init__(self, engines: Engines, reason: str) -> None:
-        self._engines, self._reason = engines, reason
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
     def text(self, name: str) -> TextEngine:
         """Fails every prompt."""
@@ -89,8 +112,8 @@ class FailedEngines:
         return _FailedSearch()
 
     def documents(self) -> Documents:
-        """Document text, which is no call."""
-        return self._engines.documents()
+        """Nothing to read in any."""
+        return _EmptyDocuments()
 
     def context(self, name: str) -> int | None:
         """Not known, so that nothing is counted or cut for calls that are not made."""
@@ -127,3 +150,8 @@ class _FailedScorer:
 class _FailedSearch:
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
         return [[] for _ in queries]
+
+
+class _EmptyDocuments:
+    def texts(self, doc_ids: Sequence[str]) -> list[str | None]:
+        return ["" for _ in doc_ids]

@@ -22,27 +22,19 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import (
-    Block,
-    Documents,
     Generation,
     Message,
-    PairScorer,
     Sampling,
-    ScoredBlock,
-    SearchEngine,
     TextEngine,
 )
-from lancer.engines.replay import request_digest
-from lancer.errors import InputError, LancerError
-from lancer.stages.base import Engines
+from lancer.engines.replay import RequestDigests
+from lancer.errors import EngineError, InputError, LancerError
 from lancer.storage import Storage, join
 
 log = logging.getLogger(__name__)
@@ -58,6 +50,8 @@ CALL_SCHEMA: Final = pa.schema(
         pa.field("finish", pa.string()),
         pa.field("logprobs", pa.list_(pa.float64())),
         pa.field("scores", pa.list_(pa.float32())),  # of a scorer, row-major
+        pa.field("documents", pa.list_(pa.binary())),  # beside scores: digests of the texts
+        pa.field("sub_questions", pa.list_(pa.binary())),
         pa.field("prompt_tokens", pa.int64(), nullable=False),
         pa.field("cached_tokens", pa.int64(), nullable=False),
         pa.field("output_tokens", pa.int64(), nullable=False),
@@ -72,11 +66,28 @@ def call_prefix(name: str) -> str:
     return name.rsplit("/", 1)[-1].split("-", 1)[0]
 
 
+class CallRow(NamedTuple):
+    """A row of `CALL_SCHEMA`; what is null there has a default."""
+
+    key: str
+    text: str | None = None
+    finish: str | None = None
+    logprobs: list[float] | None = None
+    scores: list[float] | None = None
+    documents: list[bytes] | None = None
+    sub_questions: list[bytes] | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_s: float = 0.0
+    run_s: float = 0.0
+
+
 @dataclass(frozen=True)
 class Answer:
-    """A row of `CALL_SCHEMA`. `reused`: paid already; else made for this shard just now, by a call that then failed."""
+    """`reused`: paid already; else made for this shard just now, by a call that then failed."""
 
-    row: dict[str, Any]
+    row: CallRow
     reused: bool
 
 
@@ -86,23 +97,39 @@ class Journal:
     def __init__(self, storage: Storage, folder: str, prefix: str, files: Iterable[str] = ()) -> None:
         self._storage, self._folder, self._prefix = storage, folder, prefix
         self._files = tuple(files)
-        self._known: dict[str, Answer] | None = None
-        self._new: list[dict[str, Any]] = []
+        self._paid: dict[str, CallRow] | None = None  # by key, of the files
+        self._made: dict[str, CallRow] = {}  # by key, since
+        self._new: list[CallRow] = []  # not yet written
         self._own: list[str] = []
         self._lock = threading.Lock()
         self._writer = uuid.uuid4().hex[:12]
         self._flushed = time.monotonic()
 
-    def get(self, key: str) -> Answer | None:
-        """The answer to a call, or None. The files are read at the first call."""
+    def get(self, keys: Sequence[str]) -> list[Answer | None]:
+        """The answer to each call, or None. The files are read at the first call."""
         with self._lock:
-            return self._answers().get(key)
+            if self._paid is None:
+                self._paid = {row.key: row for uri in self._files for row in self._read(uri)}
+            if not self._paid and not self._made:
+                return [None] * len(keys)
+            return [self._answer(key, self._paid) for key in keys]
 
-    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+    def scored(self) -> list[Answer]:
+        """All answers of a scorer: those of the files first, in their order."""
+        self.get(())
+        with self._lock:
+            rows = {**(self._paid or {}), **self._made}
+            return [Answer(row, reused=key not in self._made) for key, row in rows.items() if row.scores is not None]
+
+    def _answer(self, key: str, paid: dict[str, CallRow]) -> Answer | None:
+        row = self._made.get(key) or paid.get(key)
+        return row and Answer(row, reused=key not in self._made)
+
+    def add(self, rows: Sequence[CallRow]) -> None:
         """Takes answers; writes them when the last time is `FLUSH_S` ago."""
         with self._lock:
             self._new.extend(rows)
-            self._answers().update((row["key"], Answer(row, reused=False)) for row in rows)
+            self._made.update((row.key, row) for row in rows)
             if time.monotonic() - self._flushed >= FLUSH_S:
                 self._write()
 
@@ -117,12 +144,7 @@ class Journal:
                     self._storage.delete(uri)
             self._write()
 
-    def _answers(self) -> dict[str, Answer]:
-        if self._known is None:
-            self._known = {row["key"]: Answer(row, reused=True) for uri in self._files for row in self._read(uri)}
-        return self._known
-
-    def _read(self, uri: str) -> list[dict[str, Any]]:
+    def _read(self, uri: str) -> list[CallRow]:
         """The rows of a file; none when it is gone (its writer has put it together with others) or damaged."""
         try:
             data = self._storage.read(uri)
@@ -132,7 +154,9 @@ class Journal:
             log.warning("%s is damaged: what was answered there is asked again", uri)
             return []
         table = pq.read_table(io.BytesIO(data))
-        return table.to_pylist() if table.schema.equals(CALL_SCHEMA) else []
+        if not table.schema.equals(CALL_SCHEMA):
+            return []
+        return [CallRow(*values) for values in zip(*(column.to_pylist() for column in table.columns), strict=True)]
 
     def _write(self, number: int | None = None) -> None:
         self._flushed = time.monotonic()
@@ -140,7 +164,8 @@ class Journal:
             return
         number = len(self._own) if number is None else number
         buffer = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(self._new, schema=CALL_SCHEMA), buffer, compression="zstd")
+        columns = [pa.array(c, f.type) for c, f in zip(zip(*self._new, strict=True), CALL_SCHEMA, strict=True)]
+        pq.write_table(pa.table(columns, schema=CALL_SCHEMA), buffer, compression="zstd")
         data = buffer.getvalue()
         uri = join(self._folder, f"{self._prefix}-{self._writer}-{number:04d}-{_digest(data)}.parquet")
         self._storage.write(uri, data)
@@ -158,8 +183,8 @@ class JournalledText:
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
     ) -> list[Generation]:
         """See `lancer.engines.protocols.TextEngine`; answers from the journal are marked as reused."""
-        keys = [request_digest(prompt, sampling) for prompt in prompts]
-        answers = [_generation(self._journal.get(key)) for key in keys]
+        keys = list(map(RequestDigests(sampling), prompts))
+        answers = [_generation(answer) for answer in self._journal.get(keys)]
         todo = [i for i, answer in enumerate(answers) if answer is None]
         chunks = [todo[at : at + CHUNK] for at in range(0, len(todo), CHUNK)]
         with ThreadPoolExecutor(CHUNKS_IN_FLIGHT) as pool:
@@ -177,7 +202,7 @@ class JournalledText:
                     future.cancel()
                 for future, chunk in running.items():
                     with suppress(LancerError, CancelledError):
-                        self._take(chunk, future.result(), keys, answers)
+                        self._take(chunk, future, keys, answers)
                 raise
         return [answer for answer in answers if answer is not None]
 
@@ -185,74 +210,23 @@ class JournalledText:
         self, running: dict[Future[list[Generation]], list[int]], keys: list[str], answers: list[Generation | None]
     ) -> None:
         for future in wait(running, return_when=FIRST_COMPLETED).done:
-            chunk = running.pop(future)
-            self._take(chunk, future.result(), keys, answers)
+            self._take(running.pop(future), future, keys, answers)
 
     def _take(
-        self, chunk: list[int], generations: list[Generation], keys: list[str], answers: list[Generation | None]
+        self, chunk: list[int], future: Future[list[Generation]], keys: list[str], answers: list[Generation | None]
     ) -> None:
-        for i, generation in zip(chunk, generations, strict=True):
+        """What a call gave; or what it gave before it failed, so that it is in the journal when its error is raised."""
+        failed: EngineError | None = None
+        try:
+            given = dict(enumerate(future.result()))
+        except EngineError as error:
+            failed, given = error, error.answered
+        new = {chunk[i]: generation for i, generation in given.items()}
+        self._journal.add([_text_row(keys[i], g) for i, g in new.items() if not g.error])
+        if failed is not None:
+            raise failed
+        for i, generation in new.items():
             answers[i] = generation
-        self._journal.add([_text_row(keys[i], g) for i, g in zip(chunk, generations, strict=True) if not g.error])
-
-
-class JournalledScorer:
-    """PairScorer that asks the journal first. The unit is a block, whose scores depend on nothing else."""
-
-    def __init__(self, engine: PairScorer, journal: Journal) -> None:
-        self._engine, self._journal = engine, journal
-
-    def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
-        """See `lancer.engines.protocols.PairScorer`; answers from the journal are marked as reused."""
-        keys = [block_digest(block) for block in blocks]
-        scored = [_scored(self._journal.get(key), block) for key, block in zip(keys, blocks, strict=True)]
-        todo = [i for i, known in enumerate(scored) if known is None]
-        if todo:
-            for i, new in zip(todo, self._engine.score([blocks[i] for i in todo]), strict=True):
-                scored[i] = new
-                if np.isfinite(new.scores).all():
-                    self._journal.add([_score_row(keys[i], new)])
-        return [block for block in scored if block is not None]
-
-
-class JournalledEngines:
-    """Every engine of a run behind the journals of one shard. Searches are cheap and not written down."""
-
-    def __init__(self, engines: Engines, journals: dict[str, Journal]) -> None:
-        self._engines, self._journals = engines, journals
-
-    def text(self, name: str) -> TextEngine:
-        """The text engine of that name."""
-        return JournalledText(self._engines.text(name), self._journals[name])
-
-    def scorer(self, name: str) -> PairScorer:
-        """The scorer of that name."""
-        return JournalledScorer(self._engines.scorer(name), self._journals[name])
-
-    def search(self, name: str) -> SearchEngine:
-        """The search engine of that name."""
-        return self._engines.search(name)
-
-    def documents(self) -> Documents:
-        """Document text."""
-        return self._engines.documents()
-
-    def context(self, name: str) -> int | None:
-        """See `lancer.stages.base.Engines`."""
-        return self._engines.context(name)
-
-    def tokens(self, name: str) -> ChatTokens | None:
-        """See `lancer.stages.base.Engines`."""
-        return self._engines.tokens(name)
-
-
-def block_digest(block: Block) -> str:
-    """Identifies what a scorer is asked."""
-    digest = hashlib.sha256(f"{len(block.documents)} {len(block.sub_questions)}".encode())
-    for text in (*block.documents, *block.sub_questions):
-        data = text.encode()
-        digest.update(f"{len(data)} ".encode() + data)
-    return digest.hexdigest()
 
 
 def _digest(data: bytes) -> str:
@@ -263,46 +237,20 @@ def _generation(answer: Answer | None) -> Generation | None:
     if answer is None:
         return None
     row = answer.row
-    counts = {n: row[n] for n in ("prompt_tokens", "cached_tokens", "output_tokens", "queue_s", "run_s")}
-    logprobs = tuple(row["logprobs"] or ())
-    return Generation(text=row["text"], finish=row["finish"], logprobs=logprobs, reused=answer.reused, **counts)
-
-
-def _scored(answer: Answer | None, block: Block) -> ScoredBlock | None:
-    if answer is None:
-        return None
-    row = answer.row
-    scores = np.array(row["scores"], dtype=np.float32).reshape(len(block.documents), len(block.sub_questions))
-    return ScoredBlock(
-        scores=scores, tokens=row["prompt_tokens"], queue_s=row["queue_s"], run_s=row["run_s"], reused=answer.reused
+    return Generation(
+        text=row.text or "",
+        finish=row.finish or "",
+        prompt_tokens=row.prompt_tokens,
+        cached_tokens=row.cached_tokens,
+        output_tokens=row.output_tokens,
+        queue_s=row.queue_s,
+        run_s=row.run_s,
+        reused=answer.reused,
+        logprobs=tuple(row.logprobs or ()),
     )
 
 
-def _text_row(key: str, g: Generation) -> dict[str, Any]:
-    return {
-        "key": key,
-        "text": g.text,
-        "finish": g.finish,
-        "logprobs": list(g.logprobs) or None,
-        "scores": None,
-        "prompt_tokens": g.prompt_tokens,
-        "cached_tokens": g.cached_tokens,
-        "output_tokens": g.output_tokens,
-        "queue_s": g.queue_s,
-        "run_s": g.run_s,
-    }
-
-
-def _score_row(key: str, block: ScoredBlock) -> dict[str, Any]:
-    return {
-        "key": key,
-        "text": None,
-        "finish": None,
-        "logprobs": None,
-        "scores": block.scores.ravel().tolist(),
-        "prompt_tokens": block.tokens,
-        "cached_tokens": 0,
-        "output_tokens": 0,
-        "queue_s": block.queue_s,
-        "run_s": block.run_s,
-    }
+def _text_row(key: str, g: Generation) -> CallRow:
+    logprobs = list(g.logprobs) or None
+    counts = (g.prompt_tokens, g.cached_tokens, g.output_tokens)
+    return CallRow(key, g.text, g.finish, logprobs, None, None, None, *counts, g.queue_s, g.run_s)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -236,9 +237,21 @@ def shard_of(query_id: str, bits: int) -> str:
     return format(number >> (64 - bits), f"0{bits}b") if bits else "all"
 
 
-def overlap(shard: str, other: str) -> bool:
-    """Whether two shards, also of different runs, can have queries in common."""
-    return "all" in (shard, other) or shard.startswith(other) or other.startswith(shard)
+def overlapping(shards: Sequence[str], others: Sequence[str]) -> dict[str, list[str]]:
+    """Shard → those of `others`, also of other runs, that can have queries in common with it; only where there are any.
+
+    Prefixes in order: what begins with one stands behind it, so no shard is compared with all others.
+    """
+    bits = sorted("" if other == "all" else other for other in others)
+    there = set(bits)
+    found: dict[str, list[str]] = {}
+    for shard in shards:
+        own = "" if shard == "all" else shard
+        wider = [own[:n] for n in range(len(own)) if own[:n] in there]
+        same_or_within = bits[bisect_left(bits, own) : bisect_left(bits, own + "2")]
+        if wider or same_or_within:
+            found[shard] = [prefix or "all" for prefix in (*wider, *same_or_within)]
+    return found
 
 
 def digest(value: object) -> str:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from lancer.errors import OutputError
 from lancer.pipeline import finish
 from lancer.pipeline.journal import call_prefix
-from lancer.pipeline.plan import Plan, Shard, digest, overlap
+from lancer.pipeline.plan import Plan, Shard, digest, overlapping
 from lancer.pipeline.store import RunStore, tables_of
 from lancer.storage import join
 
@@ -125,13 +125,14 @@ def _to_retry(plan: Plan, store: RunStore, parts: dict[tuple[str, str], str]) ->
 
 
 def journal_files(plan: Plan, store: RunStore, work: Work) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Engine → shard → the journals that may hold answers for it; one listing per engine."""
+    """Shard → engine → the journals that may hold answers for it, where there are any; one listing per engine."""
     files: dict[str, dict[str, tuple[str, ...]]] = {}
     for engine in plan.engines:
-        there = [entry.uri for entry in store.storage.list(calls_folder(plan, store, engine))]
-        files[engine] = (
-            {s.id: tuple(u for u in there if overlap(s.id, call_prefix(u))) for s in work.todo} if there else {}
-        )
+        by_prefix: dict[str, list[str]] = {}
+        for entry in store.storage.list(calls_folder(plan, store, engine)):
+            by_prefix.setdefault(call_prefix(entry.uri), []).append(entry.uri)
+        for shard, prefixes in overlapping([s.id for s in work.todo], list(by_prefix)).items():
+            files.setdefault(shard, {})[engine] = tuple(uri for p in prefixes for uri in by_prefix[p])
     return files
 
 

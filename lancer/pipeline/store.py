@@ -6,6 +6,7 @@
     ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/ (compressed.parquet/)
                                tables, one part per shard
     run.trec first_stage.trec  the first selector's ranking, and where it started
+    attempts/                  shards in work, while a run is under way
 
 Every file is committed in one step. The name of a table's file holds its key, so that it may be reused exactly when a
 file with that key is there, and a digest of its bytes, so that a damaged one is seen when it is read.
@@ -16,9 +17,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,14 +32,20 @@ from lancer.pipeline.plan import PlannedStage, Shard
 from lancer.stages.base import StageOutput
 from lancer.storage import Storage, join
 
-TABLES: Final = ("ranking.parquet", "coverage.parquet", "ledger.parquet", "failures.parquet")
+RANKING: Final = "ranking.parquet"
+TABLES: Final = (RANKING, "coverage.parquet", "ledger.parquet", "failures.parquet")
 STAGE_TABLES: Final = {"compress": "compressed.parquet"}  # of runs that have the stage
 # Names below the run folder.
 OURS: Final = (
-    *("parts", "calls", "sessions", "queries.parquet", "shards.parquet", "run.json", "estimate.json"),
+    *("parts", "calls", "sessions", "attempts", "queries.parquet", "shards.parquet", "run.json", "estimate.json"),
     *TABLES,
     *STAGE_TABLES.values(),
 )
+READERS: Final = 16  # files read at once: an object store answers each after tens of milliseconds
+
+S = TypeVar("S")
+T = TypeVar("T")
+
 _LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
 _FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA))), nullable=False)
 
@@ -69,6 +78,18 @@ def parquet_bytes(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
+
+
+def in_order(call: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    """`call` of each item, in order, `READERS` at once and no further ahead: memory does not grow with their number."""
+    ahead: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(READERS) as readers:
+        for item in items:
+            ahead.append(readers.submit(call, item))
+            if len(ahead) == READERS:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def _digest(data: bytes) -> str:
@@ -121,12 +142,16 @@ class RunStore:
         self.storage.write(uri, data)
         return uri
 
-    def read_table(self, uri: str, expected: pa.Schema) -> pa.Table:
-        """A Parquet file; DamagedError when it is not what was written, or has another schema."""
+    def read_checked(self, uri: str) -> bytes:
+        """A file whose name ends in a digest; DamagedError when it is not what was written."""
         data = self.storage.read(uri)
         if not uri.endswith(f"-{_digest(data)}.parquet"):
             raise DamagedError(uri, f"its {len(data)} bytes have another digest than its name")
-        table = pq.read_table(io.BytesIO(data))
+        return data
+
+    def read_table(self, uri: str, expected: pa.Schema) -> pa.Table:
+        """A Parquet file; DamagedError when it is not what was written, or has another schema."""
+        table = pq.read_table(io.BytesIO(self.read_checked(uri)))
         if not table.schema.equals(expected):
             raise DamagedError(uri, "it has another schema than this version of lancer writes")
         return table

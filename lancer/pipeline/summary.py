@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,10 +18,9 @@ from lancer.pipeline.execute import StageReport, report_of
 from lancer.pipeline.foretold import Compared
 from lancer.pipeline.plan import Plan, Shard
 from lancer.pipeline.resume import Work
-from lancer.pipeline.store import RunStore, parquet_bytes
+from lancer.pipeline.store import RunStore, in_order, parquet_bytes
 from lancer.pipeline.tables import plain_table
 
-READERS = 16  # parts read at once: an object store answers each after tens of milliseconds
 WIDTH = 200  # of tables in files and pipes
 
 
@@ -105,9 +103,8 @@ class RunResult:
         sizes = {entry.uri: entry.size for entry in store.storage.list(store.uri("failures.parquet"))}
         failed = any(sizes.get(uri, 0) > empty for s in finished for uri in work.finals[s.id])
         if failed:
-            with ThreadPoolExecutor(READERS) as pool:
-                for reports in pool.map(lambda s: _reports(plan, s, work, store), finished):
-                    self.count(reports)
+            for reports in in_order(lambda s: _reports(plan, s, work, store), finished):
+                self.count(reports)
             return
         queries = sum(s.table.num_rows for s in finished)
         for stage in plan.stages:

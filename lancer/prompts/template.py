@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from lancer.errors import InputError, UsageError, nearest
@@ -53,23 +54,23 @@ class Template:
         that has none, else alone.
         """
         values = {"rubric": rubric, "request": request or "", "document": document, "sub_question": sub_question}
-        text = self.text if request else _without_request(self.text)
+        pieces, end = _pieces(self.text if request else _without_request(self.text))
         filled: list[str] = []
-        length = at = document_end = 0
+        length = document_end = 0
         shared: int | None = None
         spans: dict[str, tuple[int, int]] = {}
-        for place in _PLACE.finditer(text):
-            before = text[at : place.start()]
+        for before, place in pieces:
+            value = values[place]
             length += len(before)
-            if place[1] == "sub_question" and shared is None:
+            if place == "sub_question" and shared is None:
                 shared = length
-            filled += [before, values[place[1]]]
-            spans.setdefault(place[1], (length, length + len(values[place[1]])))
-            length += len(values[place[1]])
-            if place[1] == "document":
+            filled += (before, value)
+            if place not in spans:
+                spans[place] = (length, length + len(value))
+            length += len(value)
+            if place == "document":
                 document_end = length
-            at = place.end()
-        content = "".join([*filled, text[at:]])
+        content = "".join(filled) + end
         if not shared or document_end > shared:
             document_end = shared = 0
         return Prompt(content, document_end, shared, spans)
@@ -111,6 +112,14 @@ def load_template(path: str, storage: Storage | None = None) -> Template:
     return parse_template(text, file=path)
 
 
+@lru_cache(maxsize=64)  # few texts, and a prompt of each for every pair
+def _pieces(text: str) -> tuple[tuple[tuple[str, str], ...], str]:
+    """(the text before a place, the place) in order, and the text after the last one."""
+    before_and_place = _PLACE.split(text)
+    return tuple(zip(before_and_place[0::2], before_and_place[1::2], strict=False)), before_and_place[-1]
+
+
+@lru_cache(maxsize=64)
 def _without_request(text: str) -> str:
     paragraphs = []
     for paragraph in text.split("\n\n"):

@@ -79,8 +79,9 @@ class RerankStep(Closed):
 
     def tag(self) -> str:
         """For run files: the method with what shapes its result, e.g. `listwise(depth=100,window=20,step=10)`."""
-        settings = {"depth": self.depth, **{n: getattr(self, n) for n in self.shown}, "keep": self.keep}
-        return f"{self.method}({','.join(f'{n}={v}' for n, v in settings.items() if v is not None)})"
+        own = {name.rstrip("_"): getattr(self, name) for name in self.shown}
+        settings = {"depth": self.depth, **own, "keep": self.keep}
+        return f"{self.method}({','.join(f'{name}={value}' for name, value in settings.items() if value is not None)})"
 
     def identity(self) -> dict[str, Any]:
         """Everything that can change a result, as JSON."""

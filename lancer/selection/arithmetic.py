@@ -15,7 +15,8 @@ def column_sums(columns: FloatArray) -> FloatArray:
     are one contiguous row to numpy, which it would add in pairs; what is accumulated is added in turn.
     """
     if columns.shape[0] and columns.shape[1] == 1:
-        return np.add.accumulate(columns, axis=0)[-1]
+        in_turn: FloatArray = np.add.accumulate(columns, axis=0)[-1]
+        return in_turn
     sums: FloatArray = np.add.reduce(np.ascontiguousarray(columns), axis=0)
     return sums
 

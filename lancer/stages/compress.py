@@ -2,8 +2,8 @@
 
 Sentences stay as they are, in the document's order, with their places, so that an answer can cite them. They are chosen
 by their similarity to the request and its sub-questions (a bi-encoder), or by an LLM that names their numbers. What
-cannot be told, because an output is unreadable or an engine fails, is not left out: then the whole document stays, and
-its status says so.
+cannot be told, because an output is unreadable or an engine fails, is not left out: then the whole document stays (of
+one that was asked about in parts, the part), and its status says so.
 """
 
 from __future__ import annotations

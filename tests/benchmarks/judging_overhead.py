@@ -85,6 +85,12 @@ class _Engines:
 
     search = scorer
 
+    def context(self, name: str) -> int | None:
+        return None  # every prompt of the benchmark fits
+
+    def tokens(self, name: str) -> ChatTokens | None:
+        return None
+
 
 def measure_overhead(judged: Sequence[Judged], config: VllmConfig) -> dict[str, Any]:
     """The keys are those of the JSON output. The queries that are left over warm up."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-_STORE_BYTES: Final = 80_000_000  # Ray's least
+STORE_BYTES: Final = 80_000_000  # Ray's least
 
 
 class Nodes:
@@ -38,13 +38,20 @@ class Nodes:
 
     def _add(self, cpus: int) -> Any:
         return self._cluster.add_node(
-            num_cpus=cpus, object_store_memory=_STORE_BYTES, include_dashboard=False, temp_dir=str(self._folder)
+            num_cpus=cpus, object_store_memory=STORE_BYTES, include_dashboard=False, temp_dir=str(self._folder)
         )
 
 
 @contextmanager
 def two_nodes(folder: Path, environment: dict[str, str]) -> Iterator[Nodes]:
     """Their processes have `environment` beside this one's; `folder` has a short path (Ray puts sockets below it)."""
+    with private_cluster(environment) as cluster:
+        yield Nodes(cluster, folder)
+
+
+@contextmanager
+def private_cluster(environment: dict[str, str]) -> Iterator[Any]:
+    """A `ray.cluster_utils.Cluster` without nodes, which no other process finds."""
     os.environ.update(
         environment
         | {
@@ -61,6 +68,6 @@ def two_nodes(folder: Path, environment: dict[str, str]) -> Iterator[Nodes]:
     ray._private.utils.write_ray_address = lambda *address: None
     cluster = Cluster()
     try:
-        yield Nodes(cluster, folder)
+        yield cluster
     finally:
         cluster.shutdown()

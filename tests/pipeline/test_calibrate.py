@@ -15,8 +15,10 @@ from lancer.config import Config
 from lancer.errors import InputError, PlanError, UsageError
 from lancer.evaluation.calibration_file import read_calibration
 from lancer.formats.runs import read_run
+from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.calibrate import Calibrated, calibrate
-from lancer.pipeline.execute import Surroundings, final_tables, run_stage
+from lancer.pipeline.execute import Surroundings, run_stage
+from lancer.pipeline.final_tables import final_tables
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.journal import Journal
 from lancer.pipeline.plan import Plan, make_plan
@@ -244,9 +246,10 @@ def test_likelihoods_go_through_a_run_as_probabilities(tmp_path: Path) -> None:
     maker = RunMaker(tmp_path, "judge.readout=likelihood", "select={selectors: [greedy-coverage(tau=0.5)]}")
     assert (maker.plan.scale, maker.plan.run_tag) == (Scale.probability, "given:judge")
     table, reports = maker.plan.shards[0].table, []
+    attempts = Attempts.of(maker.storage, maker.store.root, "all", 1)
     for stage in maker.plan.stages:
         journals = {name: Journal(maker.storage, f"{maker.store.root}/calls", "all") for name in stage.stage.engines}
-        at = Surroundings(maker.store, maker, lambda: maker, lambda own=journals: own, attempts=1)  # type: ignore[misc]
+        at = Surroundings(maker.store, maker, lambda: maker, lambda own=journals: own, attempts=attempts)  # type: ignore[misc]
         name = maker.store.part(stage, maker.plan.shards[0])
         table, report = run_stage(stage, table, name=name, there=None, redo=False, at=at)
         reports.append(report)

@@ -82,6 +82,7 @@ def test_a_change_reaches_what_depends_on_it(tmp_path: Path, override: str, chan
         ("judge.only.until.selector=mmr(lambda=0.5)", "cannot be decided from a part of the matrix"),
         ("judge.only.top_document=3", "unknown key 'judge.only.top_document'; did you mean 'top_documents'?"),
         ("judge.only={}", "says nothing"),
+        ("rerank=[{method: bi-encoder, engine: scorer}]", "breaks ties in first-stage order"),
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, override: str, message: str) -> None:
@@ -92,8 +93,13 @@ def test_what_does_not_go_together(tmp_path: Path, override: str, message: str) 
 
 def test_estimates_must_be_probabilities_that_the_map_was_made_for(tmp_path: Path) -> None:
     made = {"stage": "estimate", "settings": {"with_request": True}, "engines": []}
-    provenance = dict.fromkeys(("date", "matrix", "matrix_digest", "qrels", "qrels_digest"), "")
-    calibration = {"target": "grade", "scale": "rating", "from_scale": "probability", "knots": [[0, 0], [1, 4]]}
+    provenance: dict[str, Any] = dict.fromkeys(("date", "matrix", "matrix_digest", "qrels", "qrels_digest"), "")
+    calibration: dict[str, Any] = {
+        "target": "grade",
+        "scale": "rating",
+        "from_scale": "probability",
+        "knots": [[0, 0], [1, 4]],
+    }
     calibration |= {
         "made_for": made,
         "provenance": provenance | {"versions": {}, "queries": [], "cells": 0, "positives": 0},

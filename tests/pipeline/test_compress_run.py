@@ -64,12 +64,12 @@ def test_compression_comes_to_a_finished_run_and_goes_from_it(tmp_path: Path) ->
     lancer.run(small_config(tmp_path))
     assert not (run / "compressed.parquet").exists()
 
-    config = small_config(tmp_path, "compress={depth: 3}")
+    config = small_config(tmp_path, "compress={depth: 8}")
     result = lancer.run(config)
     assert [s.reused_queries for s in result.stages] == [4, 4, 4, 4, 0]
     rows = compressed(run)
     assert pq.read_table(run / "compressed.parquet").schema.remove_metadata().equals(schema.COMPRESSED_SCHEMA)
-    assert {(r["query_id"], r["rank"]) for r in rows} == {(q, rank) for q in REQUESTS for rank in (1, 2, 3)}
+    assert {(r["query_id"], r["rank"]) for r in rows} == {(q, rank) for q in REQUESTS for rank in range(1, 9)}
     order = {(r["query_id"], r["rank"]): r["doc_id"] for r in pq.read_table(run / "ranking.parquet").to_pylist()}
     assert all(order[r["query_id"], r["rank"]] == r["doc_id"] for r in rows)
     assert {r["status"] for r in rows} == {"ok", "nothing"}
@@ -78,7 +78,7 @@ def test_compression_comes_to_a_finished_run_and_goes_from_it(tmp_path: Path) ->
     again = lancer.run(config)
     assert not again.engines
     assert [s.reused_queries for s in again.stages] == [4] * 5
-    stricter = lancer.run(small_config(tmp_path, "compress={depth: 3, threshold: 0.99}"))
+    stricter = lancer.run(small_config(tmp_path, "compress={depth: 8, threshold: 0.99}"))
     assert [s.reused_queries for s in stricter.stages] == [4, 4, 4, 4, 0]
     assert sum(s.calls for s in stricter.stages) == 0, "the scores are there already"
     assert {r["status"] for r in compressed(run)} == {"nothing"}
@@ -109,6 +109,8 @@ def test_an_llm_extracts_sentences_of_two_queries(tmp_path: Path) -> None:
         sample_config(
             tmp_path,
             2,
+            "retrieve.depth=10",
+            "rerank=null",
             "compress={method: llm, depth: 3, questions: both, max_tokens: 48}",
             "engines.llm={kind: vllm, model: 'embedded:smollm2', max_model_len: 4096}",
         )

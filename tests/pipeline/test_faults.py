@@ -31,12 +31,14 @@ from lancer.config import Config
 from lancer.errors import EngineError, LimitError, OutputError, StorageError
 from lancer.formats.runs import read_run
 from lancer.pipeline import lease
+from lancer.pipeline.distributed.engine_pool import affinity
 from lancer.pipeline.distributed.runner import run
 from lancer.pipeline.isolate import POISON
 from lancer.pipeline.lease import read_session, tokens
+from lancer.pipeline.store import TABLES
 from lancer.prompts import judge
 from lancer.storage import Storage, StorageConfig
-from tests.chaos.processes import engine_actors, kill, local_raylet
+from tests.chaos.processes import engine_actors, kill, local_raylet, workers
 from tests.http_servers import Reply, Request, completion, serving
 from tests.pipeline.judged import CALLS, ENGINE, N, calls, judged_config, reused_calls, run_bytes
 from tests.pipeline.small import DOCUMENTS, REQUESTS, small_config
@@ -222,6 +224,65 @@ def test_an_engine_that_is_killed_once_costs_nobody_anything_but_time(served: Se
     assert sum(s.failed_queries for s in result.stages) == 0
 
 
+def test_a_query_that_kills_its_worker_is_set_aside_and_others_are_rated(served: Served) -> None:
+    raylet = local_raylet()
+    kills: list[int] = []
+
+    def fatal(request: Request) -> Reply | None:
+        """On one prompt: the others of a call go on when its worker is dead, and the next one may be there by then."""
+        if all(text in request.prompt for text in (POISON_TEXT, DOCUMENTS["a"], REQUESTS["q2"][1][0])):
+            kills.extend(pid for pid in workers(raylet) if kill(pid))
+        return None
+
+    served.rater.fault = fatal
+    config = served.config("shard_queries=4", "ray.workers=1", "limits.failed_queries=0.5", "limits.failed_cells=0.5")
+    run(config)
+    assert len(kills) == 4, "twice among the others, twice by itself"
+    statuses = Counter((r["query_id"], r["status"]) for r in served.coverage())
+    assert statuses == {
+        (q, "error" if q == "q2" else "ok"): len(questions) * len(DOCUMENTS) for q, (_, questions) in REQUESTS.items()
+    }
+    poison = [f for f in served.failures() if f["reason"] == POISON]
+    assert [(f["query_id"], f["stage"]) for f in poison] == [("q2", "judge")]
+    assert "killed its worker 2 times" in poison[0]["detail"]
+    assert {f["query_id"] for f in served.failures()} == {"q2"}
+    assert not list((served.folder / "run" / "attempts").iterdir())
+
+    served.rater.fault = lambda request: None
+    served.rater.asked.clear()
+    run(config, retry_failed=True)
+    assert served.rater.queries.keys() == {"q2"}
+    assert not served.failures()
+
+
+def test_when_one_replica_dies_nothing_that_another_answered_is_asked_again(served: Served) -> None:
+    raylet = local_raylet()
+    first = threading.Lock()
+    kills: list[int] = []
+
+    def once(request: Request) -> Reply | None:
+        if served.rater.asked.total() > 20 and first.acquire(blocking=False):
+            kills.extend(pid for pid in engine_actors(raylet)[:1] if kill(pid))
+        return None
+
+    served.rater.fault = once
+    llm = served.config().engines["llm"].model_copy(update={"replicas": 2})
+    config = served.config(f"engines.llm={llm.model_dump_json()}", "shard_queries=4", "ray.workers=1")
+    run(config)
+    assert len(kills) == 1
+    repeated = [prompt for prompt, times in served.rater.asked.items() if times > 1]
+    replicas = {_replica(prompt) for prompt in repeated}
+    assert len(replicas) <= 1, "all others were answered by the replica that lives"
+    assert {_replica(prompt) for prompt in served.rater.asked} == {0, 1}
+    assert {r["status"] for r in served.coverage()} == {"ok"}
+
+
+def _replica(prompt: str) -> int:
+    """Which of two replicas a prompt goes to."""
+    key = affinity([{"role": "user", "content": prompt}])
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 2
+
+
 def test_an_engine_that_keeps_dying_ends_the_run_resumably(served: Served) -> None:
     raylet = local_raylet()
 
@@ -298,6 +359,24 @@ def test_damaged_parts_are_made_again_from_the_journal(
     assert run_bytes(copied / "run") == run_bytes(undisturbed / "run")
     assert calls(result) == NOTHING
     assert reused_calls(result) == {"decompose": 1, "judge": CALLS["judge"] // len(REQUESTS)}
+
+
+@pytest.mark.parametrize("damage", [flip, tear, empty, exchange, foreign])
+def test_damaged_final_tables_are_found_and_made_again(
+    copied: Path, undisturbed: Path, damage: Callable[[Path], None]
+) -> None:
+    """All at once, also those that nothing of a run reads again."""
+    tables = [copied / "run" / name for name in TABLES]
+    before = {table.name: sorted(f.name for f in table.iterdir()) for table in tables}
+    for table in tables[:1] if damage is foreign else tables:  # under a name that fits its bytes only a ranking shows
+        damage(sorted(table.iterdir())[2])
+    result = run(again(copied, undisturbed))
+    assert run_bytes(copied / "run") == run_bytes(undisturbed / "run")
+    assert calls(result) == NOTHING
+    for table in tables:
+        assert sorted(f.name for f in table.iterdir()) == before[table.name]
+        for file in table.iterdir():
+            assert hashlib.sha256(file.read_bytes()).hexdigest()[:12] in file.name
 
 
 def test_a_damaged_part_is_no_obstacle_where_only_selection_is_to_be_done(copied: Path, undisturbed: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lancer.engines.protocols import Sampling
 from lancer.errors import EngineDied, EngineError
-from lancer.pipeline.isolate import POISON, call_isolating
+from lancer.pipeline.isolate import POISON, call_isolating, call_one_by_one
 from lancer.stages.base import Stage, StageOutput
 from lancer.stages.decompose import Decompose, DecomposeConfig
 from lancer.stages.estimate import Estimate, EstimateConfig
@@ -151,3 +151,19 @@ def test_scorers_and_searchers_can_be_killed_too(kind: str) -> None:
     assert [f.query_id for f in output.failures if f.reason == POISON] == ["q2"]
     if kind == "estimate":
         assert columns["probabilities"].to_pylist() == [[[0.5, 0.5], [0.5, 0.5]], [[None], [None]], [[0.5]]]
+
+
+def test_rows_that_may_not_begin_are_set_aside_without_a_call_or_a_look_at_their_texts() -> None:
+    engines = rating_engines(Fuse("of fire", times=100))
+    stage = Judge(JudgeConfig())
+    batch = with_matrix_inputs(stage, ROWS)
+    columns, output = call_one_by_one(
+        stage, batch, engines, alone=lambda: engines, attempts=2, begin=lambda query_id: query_id != "q2"
+    )
+    assert columns["query_id"].to_pylist() == ["q1", "q2", "q3"]
+    assert columns["ratings"].to_pylist() == [[[4, 4], [4, 4]], [[None], [None]], [[4]]]
+    assert columns["rating_status"].to_pylist()[1] == [["error"], ["error"]]
+    assert [len(texts) for texts, _, _ in engines.text("llm").calls] == [4, 1]
+    poison = [f for f in output.failures if f.reason == POISON]
+    assert [(f.query_id, f.detail) for f in poison] == [("q2", "set aside: by itself, it killed its worker 2 times")]
+    assert {f.query_id for f in output.failures} == {"q2"}

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lancer.config import Config, load_config
 from lancer.errors import InputError, LancerError, OutputError, PlanError, UsageError
 from lancer.pipeline.inputs import read_inputs
-from lancer.pipeline.plan import Plan, make_plan, shard_of
+from lancer.pipeline.plan import Plan, make_plan, overlapping, shard_of
 from lancer.storage import Storage
 from tests.pipeline.small import small_config
 
@@ -177,3 +179,16 @@ def test_an_unwritable_output_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
         Storage().check_writable(str(tmp_path / "file" / "run"))
+
+
+bit_strings = st.lists(st.text("01", max_size=4).map(lambda bits: bits or "all"), max_size=8, unique=True)
+
+
+@given(bit_strings, bit_strings)
+def test_shards_overlap_when_one_holds_the_other(shards: list[str], others: list[str]) -> None:
+    def overlap(one: str, other: str) -> bool:
+        return "all" in (one, other) or one.startswith(other) or other.startswith(one)
+
+    expected = {one: {other for other in others if overlap(one, other)} for one in shards}
+    found = overlapping(shards, others)
+    assert {one: set(of) for one, of in found.items()} == {one: of for one, of in expected.items() if of}

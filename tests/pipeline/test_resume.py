@@ -269,8 +269,8 @@ def test_a_shard_is_given_the_journals_that_may_hold_its_calls(folder: Folder) -
     calls.mkdir(parents=True)
     for prefix in ("all", "0", "01", "011", "10", "11"):
         (calls / f"{prefix}-writer-0000-digest.parquet").touch()
-    files = journal_files(plan, folder.store, find_work(plan, folder.store))["llm"]
-    prefixes = {shard: sorted(Path(f).name.split("-")[0] for f in of) for shard, of in files.items()}
+    files = journal_files(plan, folder.store, find_work(plan, folder.store))
+    prefixes = {shard: sorted(Path(f).name.split("-")[0] for f in of["llm"]) for shard, of in files.items()}
     assert prefixes == {
         "00": ["0", "all"],
         "01": ["0", "01", "011", "all"],
@@ -284,8 +284,9 @@ def test_a_shared_store_holds_the_journals(folder: Folder) -> None:
     calls = folder.path / "shared" / "calls" / plan.engines["llm"]
     calls.mkdir(parents=True)
     (calls / "all-writer-0000-digest.parquet").touch()
-    files = journal_files(plan, folder.store, find_work(plan, folder.store))["llm"]
-    assert all(len(of) == 1 for of in files.values())
+    files = journal_files(plan, folder.store, find_work(plan, folder.store))
+    assert len(files) == len(plan.shards)
+    assert all(len(of["llm"]) == 1 for of in files.values())
 
 
 # Folders that are no run of these requests

@@ -7,9 +7,11 @@ import pytest
 
 from lancer import schema
 from lancer.errors import DamagedError, OutputError
+from lancer.pipeline.finish import final_name, remove_stale
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.plan import Plan, make_plan
-from lancer.pipeline.store import RunStore, part_schema, part_table
+from lancer.pipeline.resume import find_work
+from lancer.pipeline.store import OURS, STAGE_TABLES, TABLES, RunStore, part_schema, part_table, tables_of
 from lancer.stages.base import StageOutput
 from lancer.stages.records import Failure, LedgerRecord
 from lancer.storage import Storage
@@ -85,3 +87,34 @@ def test_clearing_removes_a_run_and_nothing_else(tmp_path: Path) -> None:
     store.clear()
     left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
     assert left == ["notes.txt", "old/old.trec"]
+
+
+def test_a_table_of_a_stage_belongs_to_runs_that_have_it(tmp_path: Path, plan: Plan) -> None:
+    assert tables_of(plan.stages) == TABLES
+    config = small_config(tmp_path, "compress={depth: 3}")
+    with_compression = make_plan(config, read_inputs(config, Storage()), Storage())
+    assert tables_of(with_compression.stages) == (*TABLES, "compressed.parquet")
+    assert set(STAGE_TABLES.values()) <= set(OURS), "they are removed with --overwrite"
+    assert [s.fingerprint for s in with_compression.stages[:-1]] == [s.fingerprint for s in plan.stages]
+
+
+def test_a_shard_is_unfinished_without_the_table_of_its_last_stage(tmp_path: Path) -> None:
+    config = small_config(tmp_path, "compress={depth: 3}")
+    plan = make_plan(config, read_inputs(config, Storage()), Storage())
+    store, shard = RunStore(Storage(), str(tmp_path / "run")), plan.shards[0]
+    for stage in plan.stages:
+        store.write_table(store.part(stage, shard), part_schema(stage).empty_table())
+    for table in TABLES:
+        store.write_table(store.uri(table, final_name(plan, shard)), schema.LEDGER_SCHEMA.empty_table())
+    assert shard in find_work(plan, store).todo
+    store.write_table(store.uri("compressed.parquet", final_name(plan, shard)), schema.COMPRESSED_SCHEMA.empty_table())
+    assert shard not in find_work(plan, store).todo
+
+
+def test_the_table_of_a_stage_that_a_run_no_longer_has_is_removed(tmp_path: Path, plan: Plan) -> None:
+    store, shard = RunStore(Storage(), str(tmp_path / "run")), plan.shards[0]
+    kept = store.write_table(store.uri("ranking.parquet", final_name(plan, shard)), schema.RANKING_SCHEMA.empty_table())
+    stale = store.write_table(store.uri("compressed.parquet", "shard-x"), schema.COMPRESSED_SCHEMA.empty_table())
+    remove_stale(plan, store)
+    assert store.storage.exists(kept)
+    assert not store.storage.exists(stale)

@@ -96,8 +96,8 @@ def test_what_cannot_be_read_is_null_and_asked_again_in_its_round() -> None:
     def answer(prompt: str, sampling: Sampling) -> str | Generation:
         return "no idea" if QUESTIONS[0] in prompt else grade(prompt, sampling)
 
-    settings = {"structured": False, "attempts": 2}
-    columns, output, _ = judge({"until": {"selector": "sum(tau=1)", "k": 2, "round": 16}}, answer, **settings)
+    until = {"selector": "sum(tau=1)", "k": 2, "round": 16}
+    columns, output, _ = judge({"until": until}, answer, structured=False, attempts=2)
     first = [(line[0], status[0]) for line, status in zip(columns["ratings"], columns["rating_status"], strict=True)]
     assert (None, "unreadable") in first
     assert {status for _, status in first} <= {"unreadable", "estimated"}
@@ -147,6 +147,9 @@ def test_a_calibration_says_what_estimates_are_worth() -> None:
 def test_what_cannot_stand_beside_estimates_is_refused() -> None:
     config = JudgeConfig.model_validate({"only": {"top_documents": 1}, "readout": "likelihood"})
     with pytest.raises(UsageError, match="puts estimates beside ratings"):
+        Judge(config)
+    config = JudgeConfig.model_validate({"only": {"top_documents": 1, "probe": 1}, "layout": "per-document"})
+    with pytest.raises(UsageError, match="layout 'per-document' all of them"):
         Judge(config)
     config = JudgeConfig.model_validate({"only": {"top_documents": 1, "calibration": "c.json"}})
     with pytest.raises(UsageError, match=r"c\.json: maps to probability"):

@@ -7,9 +7,11 @@ committed to the run folder by the tasks; what goes back to the driver are count
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,76 +21,107 @@ from ray.util.metrics import Counter
 
 from lancer import errors
 from lancer.errors import LancerError
+from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.distributed.engine_pool import PooledEngines
-from lancer.pipeline.execute import StageReport, Surroundings, final_tables, run_stage
+from lancer.pipeline.execute import StageReport, Surroundings, run_stage
+from lancer.pipeline.final_tables import final_tables
 from lancer.pipeline.finish import final_name
 from lancer.pipeline.journal import Journal
-from lancer.pipeline.plan import Plan, PlannedStage, Shard
+from lancer.pipeline.plan import Plan, PlannedStage
 from lancer.pipeline.resume import Work, calls_folder, journal_files
 from lancer.pipeline.store import RunStore, tables_of
 from lancer.schema import Scale
 
+RETRIES: Final = 30  # of a shard whose worker dies; its queries that kill workers are set aside before
+
+
+@dataclass(frozen=True)
+class _Assignment:
+    """What is known of one shard beside its rows, with which it travels: what goes to every worker does not grow with
+    the number of shards."""
+
+    shard: str
+    parts: dict[str, str]  # stage → the name of its part
+    there: dict[str, str]  # stage → its part, where the plan found one
+    done: list[str]  # stages whose part can stay
+    final: str  # the name of its final tables
+    finals: list[str]  # those that the plan found
+    journals: dict[str, list[str]]  # engine → files that the plan found
+
 
 @dataclass(frozen=True)
 class _Carrier:
-    """What every task of a run needs; goes to the workers once."""
+    """What every task of a run needs."""
 
     store: RunStore
     stages: tuple[PlannedStage, ...]
-    work: Work
-    parts: dict[tuple[str, str], str]  # (stage, shard) → the name of its part
-    names: dict[str, str]  # shard → the name of its final tables
-    journals: dict[str, dict[str, tuple[str, ...]]]
     folders: dict[str, str]  # of journals, by engine
     engines: PooledEngines
     scale: Scale
     orders: tuple[str, ...]  # that reranking makes
     attempts: int
 
+    def begin(self, table: pa.Table) -> pa.Table:
+        """Writes down that work on the shard begins; how often it did travels in a column."""
+        attempts = Attempts.of(self.store.storage, self.store.root, _assignment(table).shard, self.attempts)
+        attempts.begin()
+        return table.append_column("starts", pa.array([attempts.starts] * table.num_rows))
+
     def stage(self, number: int, table: pa.Table) -> pa.Table:
         """One stage on one shard; its report travels in a column."""
-        stage, shard = self.stages[number], table["shard"][0].as_py()
+        stage, own, starts = self.stages[number], _assignment(table), _starts(table)
+        planned, name = own.there.get(stage.name), own.parts[stage.name]
+        # Looked up again after a start without an end, which may have come so far.
+        found = self.store.find(name) if starts > 1 and stage.name not in own.done else [planned]
+        there = found[-1] if found else None
+        redo = stage.name not in own.done and there == planned
         at = Surroundings(
             store=self.store,
             engines=self.engines,
             alone=self.engines.alone,
-            journals=lambda: {name: self._journal(name, shard) for name in stage.stage.engines},
-            attempts=self.attempts,
+            journals=lambda: {name: self._journal(name, own, starts) for name in stage.stage.engines},
+            attempts=Attempts.of(self.store.storage, self.store.root, own.shard, self.attempts, starts=starts),
         )
-        part = (stage.name, shard)
-        planned, name = self.work.parts.get(part), self.parts[part]
-        # Looked up again: an attempt at this task that was killed may have come so far.
-        found = [planned] if part in self.work.done else self.store.find(name)
-        there = found[-1] if found else None
-        redo = part not in self.work.done and there == planned
         table, report = run_stage(stage, table, name=name, there=there, redo=redo, at=at)
         _METERS.count(report)
         line = json.dumps(report.as_dict())
         return table.append_column(f"report:{stage.name}", pa.array([line] * table.num_rows, pa.string()))
 
-    def _journal(self, engine: str, shard: str) -> Journal:
-        own = (entry.uri for entry in self.store.storage.list(self.folders[engine], f"{shard}-"))
-        files = {*self.journals[engine].get(shard, ()), *own}
-        return Journal(self.store.storage, self.folders[engine], shard, sorted(files))
+    def _journal(self, engine: str, own: _Assignment, starts: int) -> Journal:
+        folder, files = self.folders[engine], set(own.journals.get(engine, ()))
+        if starts > 1:
+            files.update(entry.uri for entry in self.store.storage.list(folder, f"{own.shard}-"))
+        return Journal(self.store.storage, folder, own.shard, sorted(files))
 
     def finish(self, table: pa.Table) -> pa.Table:
         """Commits the shard's final tables; gives one row with the reports."""
-        shard = table["shard"][0].as_py()
-        names = {folder: self.store.uri(folder, self.names[shard]) for folder in tables_of(self.stages)}
-        for name in names.values():
-            for uri in self.store.find(name):
-                self.store.storage.delete(uri)  # what this replaces; an interruption here leaves the shard unfinished
+        own, starts = _assignment(table), _starts(table)
+        names = {folder: self.store.uri(folder, own.final) for folder in tables_of(self.stages)}
+        replaced = [uri for name in names.values() for uri in self.store.find(name)] if starts > 1 else own.finals
+        for uri in replaced:
+            self.store.storage.delete(uri)  # an interruption here leaves the shard unfinished
         for folder, content in final_tables(table, self.scale, self.orders).items():
             self.store.write_table(names[folder], content)
         reports = [json.loads(table[f"report:{s.name}"][0].as_py()) for s in self.stages]
-        return _result(queries=table.num_rows, reports=json.dumps(reports))
+        return _result(shard=own.shard, queries=table.num_rows, reports=json.dumps(reports))
 
 
-_RESULT: Final = pa.schema([("queries", pa.int64()), ("reports", pa.string()), ("error", pa.string())])
+def _assignment(table: pa.Table) -> _Assignment:
+    return _Assignment(**json.loads(table["assignment"][0].as_py()))
 
 
-def _result(*, queries: int = 0, reports: str = "[]", error: str = "") -> pa.Table:
-    return pa.table([[queries], [reports], [error]], schema=_RESULT)
+def _starts(table: pa.Table) -> int:
+    starts: int = table["starts"][0].as_py()
+    return starts
+
+
+_RESULT: Final = pa.schema(
+    [("shard", pa.string()), ("queries", pa.int64()), ("reports", pa.string()), ("error", pa.string())]
+)
+
+
+def _result(*, shard: str = "", queries: int = 0, reports: str = "[]", error: str = "") -> pa.Table:
+    return pa.table([[shard], [queries], [reports], [error]], schema=_RESULT)
 
 
 def _guarded(call: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
@@ -132,17 +165,11 @@ class _Meters:
 _METERS = _Meters()
 
 
-def build_dataset(
-    shards: ray.data.Dataset, plan: Plan, store: RunStore, work: Work, engines: PooledEngines
-) -> ray.data.Dataset:
-    """`shards` has one block per shard of `work.todo`; the result one row per shard: `queries`, `reports`, `error`."""
+def build_dataset(shards: ray.data.Dataset, plan: Plan, store: RunStore, engines: PooledEngines) -> ray.data.Dataset:
+    """`shards` is of `shard_blocks`; the result has one row per shard: `shard`, `queries`, `reports`, `error`."""
     carrier = _Carrier(
         store=store,
         stages=plan.stages,
-        work=replace(work, todo=()),  # their rows travel as blocks
-        parts={(p.name, s.id): store.part(p, s) for s in work.todo for p in plan.stages},
-        names={s.id: final_name(plan, s) for s in work.todo},
-        journals=journal_files(plan, store, work),
         folders={name: calls_folder(plan, store, name) for name in plan.engines},
         engines=engines,
         scale=plan.scale,
@@ -158,6 +185,9 @@ def build_dataset(
         stage.__name__ = plan.stages[number].name
         return stage
 
+    def begin(table: pa.Table) -> pa.Table:
+        return _guarded(lambda rows: _fetch(shared).begin(rows), table)
+
     def write(table: pa.Table) -> pa.Table:
         return _guarded(lambda rows: _fetch(shared).finish(rows), table)
 
@@ -166,18 +196,42 @@ def build_dataset(
         "batch_size": None,  # a whole block, which is a whole shard
         "zero_copy_batch": True,
         "num_cpus": plan.config.ray.worker_cpus,
-        "compute": TaskPoolStrategy(size=min(plan.config.ray.workers, len(work.todo))),
+        "compute": TaskPoolStrategy(size=plan.config.ray.workers),
+        "max_retries": RETRIES,
     }
-    for number in range(len(plan.stages)):
-        shards = shards.map_batches(step(number), **options)
-    return shards.map_batches(write, **options)
+    for call in (begin, *map(step, range(len(plan.stages))), write):
+        shards = shards.map_batches(call, **options)
+    return shards
 
 
-def shard_blocks(shards: tuple[Shard, ...]) -> ray.data.Dataset:
-    """One block per shard. Asks Ray for a whole CPU for a moment: make it before the pools take theirs."""
-    return ray.data.from_arrow([s.table for s in shards])
+def shard_blocks(plan: Plan, store: RunStore, work: Work) -> ray.data.Dataset:
+    """One block per shard that is to do, with its assignment as a column.
+
+    Asks Ray for a whole CPU for a moment: make it before the pools take theirs.
+    """
+    journals = journal_files(plan, store, work)
+    blocks = []
+    for shard in work.todo:
+        there = {p.name: work.parts[p.name, shard.id] for p in plan.stages if (p.name, shard.id) in work.parts}
+        own = _Assignment(
+            shard=shard.id,
+            parts={p.name: store.part(p, shard) for p in plan.stages},
+            there=there,
+            done=[name for name in there if (name, shard.id) in work.done],
+            final=final_name(plan, shard),
+            finals=work.finals[shard.id],
+            journals={engine: list(files) for engine, files in journals.get(shard.id, {}).items()},
+        )
+        line = pa.array([json.dumps(asdict(own))] * shard.table.num_rows, pa.string())
+        blocks.append(shard.table.append_column("assignment", line))
+    return ray.data.from_arrow(blocks)
 
 
+@lru_cache(maxsize=1)
 def _fetch(shared: ray.ObjectRef[Any]) -> _Carrier:
+    """Once per worker. What is there by then stays, and need not be looked at with every shard's garbage: of a judged
+    query that was a sixth of the time."""
     carrier: _Carrier = ray.get(shared)
+    gc.collect()
+    gc.freeze()
     return carrier

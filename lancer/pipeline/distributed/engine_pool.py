@@ -8,10 +8,11 @@ together then does not depend on how many replicas there are.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -52,6 +53,8 @@ class EngineActor:
                 waited = max(0.0, time.time() - self._since)
                 self._built = build_engine(self._config, self._source, self._storage)
                 self._before = replace(self._before, startup_s=self._before.startup_s + waited)
+                gc.collect()
+                gc.freeze()  # what an engine is made of need not be looked at with the garbage of every call
             return self._built
 
     def ping(self) -> None:
@@ -153,22 +156,39 @@ class EnginePool:
 
     def replica(self, key: str) -> Any:
         """The actor that serves a key: always the same one."""
+        if len(self._actors) == 1:
+            return self._actors[0]
         number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         return self._actors[number % len(self._actors)]
 
     def call(self, calls: Sequence[tuple[Any, ray.ObjectRef[Any]]]) -> list[Any]:
-        """Waits for (actor, its call). EngineDied: an actor died under them and is back; EngineError: it stays dead."""
+        """Waits for all of (actor, its call). EngineDied: an actor died under one and is back; EngineError: it stays
+        dead, or its engine failed. `answered` then holds the results of the others, by number."""
+        results: dict[int, Any] = {}
+        failed: list[Exception] = []
+        for number, (actor, ref) in enumerate(calls):
+            try:
+                results[number] = ray.get(ref)
+            except ray.exceptions.RayTaskError as error:
+                failed.append(error.cause if isinstance(error.cause, LancerError) else error)
+            except ray.exceptions.RayActorError as error:
+                failed.append(self._after_death(actor, error))
+        if not failed:
+            return list(results.values())
+        worst = max(failed, key=lambda error: not isinstance(error, EngineDied))  # which can be mended
+        if isinstance(worst, EngineError):
+            worst.answered = results
+        raise worst
+
+    def _after_death(self, actor: Any, death: ray.exceptions.RayActorError) -> EngineError:
+        """What to raise: the actor is back, or it is not."""
         try:
-            results: list[Any] = ray.get([ref for _, ref in calls])
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, LancerError):
-                raise error.cause from error
-            raise
-        except ray.exceptions.RayActorError as error:
-            for actor, _ in calls:
-                self._wait_until_back(actor)
-            raise EngineDied(f"engine {self.name!r} died: {str(error).splitlines()[0]}") from error
-        return results
+            self._wait_until_back(actor)
+        except EngineError as error:
+            return error
+        died = EngineDied(f"engine {self.name!r} died: {str(death).splitlines()[0]}")
+        died.__cause__ = death
+        return died
 
     def _wait_until_back(self, actor: Any) -> None:
         deadline = time.monotonic() + BACK_S
@@ -195,9 +215,11 @@ class PooledText:
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
     ) -> list[Generation]:
         """See `lancer.engines.protocols.TextEngine`."""
-        groups: dict[Any, list[int]] = {}
+        by_actor: dict[Any, list[int]] = {}
         for i, prompt in enumerate(prompts):
-            groups.setdefault(self._pool.replica(affinity(prompt)), []).append(i)
+            key = affinity(prompt) if self._pool.config.replicas > 1 else ""
+            by_actor.setdefault(self._pool.replica(key), []).append(i)
+        groups = list(by_actor.values())
         calls = [
             (
                 actor,
@@ -205,12 +227,19 @@ class PooledText:
                     "generate", [prompts[i] for i in group], sampling, priority=priority, alone=self._alone
                 ),
             )
-            for actor, group in groups.items()
+            for actor, group in by_actor.items()
         ]
-        outputs: dict[int, Generation] = {}
-        for group, generations in zip(groups.values(), self._pool.call(calls), strict=True):
-            outputs.update(zip(group, generations, strict=True))
+        try:
+            outputs = _by_prompt(groups, dict(enumerate(self._pool.call(calls))))
+        except EngineError as error:
+            error.answered = _by_prompt(groups, error.answered)
+            raise
         return [outputs[i] for i in range(len(prompts))]
+
+
+def _by_prompt(groups: Sequence[Sequence[int]], results: Mapping[int, Sequence[Generation]]) -> dict[int, Generation]:
+    """Number of a group → its results as number of a prompt → its own."""
+    return {i: g for number, of_group in results.items() for i, g in zip(groups[number], of_group, strict=True)}
 
 
 def affinity(prompt: Sequence[Message]) -> str:

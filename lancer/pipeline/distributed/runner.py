@@ -26,7 +26,7 @@ from lancer.errors import BudgetError, DamagedError, EngineError, EngineNotStart
 from lancer.evaluation.measures import evaluate, parse_measures
 from lancer.formats.qrels import read_qrels
 from lancer.formats.runs import read_run
-from lancer.pipeline import finish
+from lancer.pipeline import attempts, finish
 from lancer.pipeline.budget import Budget
 from lancer.pipeline.distributed.dataset import build_dataset, raise_error, shard_blocks
 from lancer.pipeline.distributed.engine_pool import NO_TIME, EnginePool, PooledEngines, add_clocks, age
@@ -90,6 +90,7 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
         status = "failed"
         try:
             files = _complete(plan, store, work, lease, result, say)
+            result.notes.extend(_emptied(config, files))
             result.measures = _measure(config, store, files, result.notes)
             status = "finished"
         except (KeyboardInterrupt, BudgetError):
@@ -225,17 +226,19 @@ class _Watch:
 
 def _compute(plan: Plan, store: RunStore, work: Work, lease: Lease, watch: _Watch, say: Say) -> None:
     with contextlib.ExitStack() as stack:
+        attempts.clear(store.storage, store.root)
         stack.enter_context(ray_session(plan))
-        shards = shard_blocks(work.todo)
+        shards = shard_blocks(plan, store, work)
         reader = _Reader()
         stack.callback(reader.join)  # when the pools are gone its tasks end, and it must before Ray does
         pools = stack.enter_context(_pools(plan, work, store.storage, watch, say))
         stack.enter_context(watch.watching(pools))
         engines = PooledEngines(pools, plan.source, store.storage)
-        dataset = build_dataset(shards, plan, store, work, engines)
+        dataset = build_dataset(shards, plan, store, engines)
         with Progress(watch.total, watch.engine_line) as progress:
             for row in reader.rows(dataset, (lease.check, watch.check_budget, watch.check_stall)):
                 raise_error(row["error"])
+                attempts.end(store.storage, store.root, row["shard"])
                 watch.finished(row["queries"], [StageReport(**report) for report in json.loads(row["reports"])])
                 progress.advance(row["queries"])
 
@@ -304,6 +307,12 @@ def _pools(plan: Plan, work: Work, storage: Storage, watch: _Watch, say: Say) ->
     finally:
         for pool in by_config.values():
             pool.kill()
+
+
+def _emptied(config: Config, files: list[str]) -> Iterator[str]:
+    for step in config.rerank:
+        if f"run.{step.order_name}.trec" not in files:
+            yield f"rerank step {step.order_name!r} kept no document of any query: {step.tag()}"
 
 
 def _measure(config: Config, store: RunStore, files: list[str], notes: list[str]) -> dict[str, dict[str, float]]:
