@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -181,8 +181,14 @@ def interval(values: Any, positive: Any, query: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def measure(queries: int, documents: int, sub_questions: int, only: Sequence[str] = ()) -> dict[str, Any]:
-    """All figures; the keys are those of the JSON output."""
+def measure(
+    queries: int,
+    documents: int,
+    sub_questions: int,
+    only: Sequence[str] = (),
+    say: Callable[[str, dict[str, float]], None] = lambda name, figures: None,
+) -> dict[str, Any]:
+    """All figures; the keys are those of the JSON output. `say` is told those of each way when they are there."""
     what = cells(queries, documents, sub_questions)
     fitted = development(what)
     engine = VllmEngine(VllmConfig(model="embedded:smollm2"))
@@ -194,6 +200,7 @@ def measure(queries: int, documents: int, sub_questions: int, only: Sequence[str
                 continue
             values, costs = judged(way, what, engine)
             ways[name] = agreement(values, what) | costs
+            say(name, ways[name])
     finally:
         engine.close()
     return {
@@ -216,25 +223,30 @@ def main() -> None:
     parser.add_argument("--sub-questions", type=int, default=4, help="of each query")
     parser.add_argument("--only", action="append", default=[], metavar="'LAYOUT READOUT'")
     arguments = parser.parse_args()
-    found = measure(arguments.queries, arguments.documents, arguments.sub_questions, arguments.only)
+    sizes = arguments.queries, arguments.documents, arguments.sub_questions
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(measure(*sizes, arguments.only)))
         return
     print(
-        f"{found['cells']} cells: {found['queries']} queries x {found['documents_per_query']} documents x "
+        f"{'layout, readout':25} {'AUC':>5} {'95 % interval':>15} {'human':>6} {'95 % interval':>15} "
+        f"{'Brier':>6} {'const':>6} {'F1':>5} {'all':>5} {'unread':>6} {'pairs/s':>7} {'cached':>6}"
+    )
+    found = measure(*sizes, arguments.only, say)
+    print(
+        f"\n{found['cells']} cells: {found['queries']} queries x {found['documents_per_query']} documents x "
         f"{found['sub_questions_per_query']} sub-questions; {found['positive_share']:.3f} of them grade >= {GRADE}; "
         f"fitted on {found['development_queries']} queries, figures of the other {found['test_queries']}"
     )
+
+
+def say(name: str, f: dict[str, float]) -> None:
+    """A line of the table."""
     print(
-        f"{'layout, readout':27} {'AUC':>5} {'95 % interval':>15} {'human':>6} {'95 % interval':>15} "
-        f"{'Brier':>6} {'const':>6} {'F1':>5} {'all':>5} {'unread':>6} {'pairs/s':>7} {'cached':>6}"
+        f"{name:25} {f['auc']:.3f} {f['auc_low']:6.3f} to {f['auc_high']:.3f} {f['auc_human']:6.3f} "
+        f"{f['auc_human_low']:6.3f} to {f['auc_human_high']:.3f} {f['brier']:6.3f} {f['brier_constant']:6.3f} "
+        f"{f['f1']:.3f} {f['f1_all']:.3f} {f['unread']:6.3f} {f['pairs_per_s']:7.1f} {f['cached_share']:6.3f}",
+        flush=True,
     )
-    for name, f in found["ways"].items():
-        print(
-            f"{name:27} {f['auc']:.3f} {f['auc_low']:7.3f} to {f['auc_high']:.3f} {f['auc_human']:6.3f} "
-            f"{f['auc_human_low']:7.3f} to {f['auc_human_high']:.3f} {f['brier']:6.3f} {f['brier_constant']:6.3f} "
-            f"{f['f1']:.3f} {f['f1_all']:.3f} {f['unread']:6.3f} {f['pairs_per_s']:7.1f} {f['cached_share']:6.3f}"
-        )
 
 
 if __name__ == "__main__":
