@@ -66,6 +66,12 @@ class PriceConfig(Closed):
     usd_per_million_cached_tokens: float = Field(0, ge=0)
     usd_per_million_output_tokens: float = Field(0, ge=0)
 
+    @property
+    def per_token(self) -> bool:
+        """Whether any kind of token has a price."""
+        tokens = (self.usd_per_million_prompt_tokens, self.usd_per_million_cached_tokens)
+        return any((*tokens, self.usd_per_million_output_tokens))
+
 
 def _listed(value: object) -> object:
     """One step of reranking as a list of one, none as an empty list."""

@@ -70,13 +70,17 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredBlock:
-    """`scores` has shape (documents, sub_questions), float32 in 0..1; NaN = the scorer failed on that pair."""
+    """`scores` has shape (documents, sub_questions), float32 in 0..1; NaN = the scorer failed on that pair.
+
+    `reused`: all of it was paid earlier; else `reused_pairs` were, and tokens and seconds are of the others.
+    """
 
     scores: npt.NDArray[np.float32]
     tokens: int
     queue_s: float
     run_s: float
     reused: bool = False
+    reused_pairs: int = 0
 
 
 @dataclass(frozen=True)

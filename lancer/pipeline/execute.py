@@ -21,7 +21,8 @@ from lancer import schema
 from lancer.errors import DamagedError
 from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.isolate import call_isolating, call_one_by_one
-from lancer.pipeline.journal import Journal, JournalledEngines
+from lancer.pipeline.journal import Journal
+from lancer.pipeline.journalled import JournalledEngines
 from lancer.pipeline.plan import PlannedStage, digest
 from lancer.pipeline.store import RunStore, part_table
 from lancer.schema import CellStatus

@@ -24,25 +24,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import (
-    Block,
-    Documents,
     Generation,
     Message,
-    PairScorer,
     Sampling,
-    ScoredBlock,
-    SearchEngine,
     TextEngine,
 )
 from lancer.engines.replay import RequestDigests
 from lancer.errors import EngineError, InputError, LancerError
-from lancer.stages.base import Engines
 from lancer.storage import Storage, join
 
 log = logging.getLogger(__name__)
@@ -58,6 +50,8 @@ CALL_SCHEMA: Final = pa.schema(
         pa.field("finish", pa.string()),
         pa.field("logprobs", pa.list_(pa.float64())),
         pa.field("scores", pa.list_(pa.float32())),  # of a scorer, row-major
+        pa.field("documents", pa.list_(pa.binary())),  # beside scores: digests of the texts
+        pa.field("sub_questions", pa.list_(pa.binary())),
         pa.field("prompt_tokens", pa.int64(), nullable=False),
         pa.field("cached_tokens", pa.int64(), nullable=False),
         pa.field("output_tokens", pa.int64(), nullable=False),
@@ -80,6 +74,8 @@ class CallRow(NamedTuple):
     finish: str | None = None
     logprobs: list[float] | None = None
     scores: list[float] | None = None
+    documents: list[bytes] | None = None
+    sub_questions: list[bytes] | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -117,6 +113,13 @@ class Journal:
             if not self._paid and not self._made:
                 return [None] * len(keys)
             return [self._answer(key, self._paid) for key in keys]
+
+    def scored(self) -> list[Answer]:
+        """All answers of a scorer: those of the files first, in their order."""
+        self.get(())
+        with self._lock:
+            rows = {**(self._paid or {}), **self._made}
+            return [Answer(row, reused=key not in self._made) for key, row in rows.items() if row.scores is not None]
 
     def _answer(self, key: str, paid: dict[str, CallRow]) -> Answer | None:
         row = self._made.get(key) or paid.get(key)
@@ -226,65 +229,6 @@ class JournalledText:
             answers[i] = generation
 
 
-class JournalledScorer:
-    """PairScorer that asks the journal first. The unit is a block, whose scores depend on nothing else."""
-
-    def __init__(self, engine: PairScorer, journal: Journal) -> None:
-        self._engine, self._journal = engine, journal
-
-    def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
-        """See `lancer.engines.protocols.PairScorer`; answers from the journal are marked as reused."""
-        keys = [block_digest(block) for block in blocks]
-        scored = [_scored(a, block) for a, block in zip(self._journal.get(keys), blocks, strict=True)]
-        todo = [i for i, known in enumerate(scored) if known is None]
-        if todo:
-            for i, new in zip(todo, self._engine.score([blocks[i] for i in todo]), strict=True):
-                scored[i] = new
-                if np.isfinite(new.scores).all():
-                    self._journal.add([_score_row(keys[i], new)])
-        return [block for block in scored if block is not None]
-
-
-class JournalledEngines:
-    """Every engine of a run behind the journals of one shard. Searches are cheap and not written down."""
-
-    def __init__(self, engines: Engines, journals: dict[str, Journal]) -> None:
-        self._engines, self._journals = engines, journals
-
-    def text(self, name: str) -> TextEngine:
-        """The text engine of that name."""
-        return JournalledText(self._engines.text(name), self._journals[name])
-
-    def scorer(self, name: str) -> PairScorer:
-        """The scorer of that name."""
-        return JournalledScorer(self._engines.scorer(name), self._journals[name])
-
-    def search(self, name: str) -> SearchEngine:
-        """The search engine of that name."""
-        return self._engines.search(name)
-
-    def documents(self) -> Documents:
-        """Document text."""
-        return self._engines.documents()
-
-    def context(self, name: str) -> int | None:
-        """See `lancer.stages.base.Engines`."""
-        return self._engines.context(name)
-
-    def tokens(self, name: str) -> ChatTokens | None:
-        """See `lancer.stages.base.Engines`."""
-        return self._engines.tokens(name)
-
-
-def block_digest(block: Block) -> str:
-    """Identifies what a scorer is asked."""
-    digest = hashlib.sha256(f"{len(block.documents)} {len(block.sub_questions)}".encode())
-    for text in (*block.documents, *block.sub_questions):
-        data = text.encode()
-        digest.update(f"{len(data)} ".encode() + data)
-    return digest.hexdigest()
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:12]
 
@@ -306,22 +250,7 @@ def _generation(answer: Answer | None) -> Generation | None:
     )
 
 
-def _scored(answer: Answer | None, block: Block) -> ScoredBlock | None:
-    if answer is None:
-        return None
-    row = answer.row
-    scores = np.array(row.scores, dtype=np.float32).reshape(len(block.documents), len(block.sub_questions))
-    return ScoredBlock(
-        scores=scores, tokens=row.prompt_tokens, queue_s=row.queue_s, run_s=row.run_s, reused=answer.reused
-    )
-
-
 def _text_row(key: str, g: Generation) -> CallRow:
     logprobs = list(g.logprobs) or None
     counts = (g.prompt_tokens, g.cached_tokens, g.output_tokens)
-    return CallRow(key, g.text, g.finish, logprobs, None, *counts, g.queue_s, g.run_s)
-
-
-def _score_row(key: str, block: ScoredBlock) -> CallRow:
-    scores = block.scores.ravel().tolist()
-    return CallRow(key, scores=scores, prompt_tokens=block.tokens, queue_s=block.queue_s, run_s=block.run_s)
+    return CallRow(key, g.text, g.finish, logprobs, None, None, None, *counts, g.queue_s, g.run_s)

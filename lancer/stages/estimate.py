@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from lancer import schema
 from lancer.closed import Closed
-from lancer.engines.protocols import Block, ScoredBlock
+from lancer.engines.protocols import Block
 from lancer.evaluation.calibration_file import Calibration, read_calibration
 from lancer.schema import MATRIX, CellStatus, Scale
 from lancer.stages.base import Engines, StageOutput
-from lancer.stages.records import Failure, LedgerRecord, latencies
+from lancer.stages.records import Failure, LedgerRecord, of_block
 from lancer.storage import Storage
 
 
@@ -91,7 +91,7 @@ class Estimate:
             values, status, failed = _cells(shape, rows_known, scores)
             columns[MATRIX[self.scale].values.name].append(values)
             columns[MATRIX[self.scale].status.name].append(status)
-            ledger.append(self._record(row["query_id"], block))
+            ledger.append(of_block(block, query_id=row["query_id"], stage=self.name, engine=self._config.engine))
             if failed:
                 detail = f"{failed} of {shape[0] * shape[1]} cells: the scorer gave no number"
                 failures.append(Failure(query_id=row["query_id"], stage=self.name, reason="error", detail=detail))
@@ -99,27 +99,6 @@ class Estimate:
 
     def _question(self, row: dict[str, Any], sub_question: dict[str, str]) -> str:
         return f"{row['text']} {sub_question['text']}" if self._config.with_request else sub_question["text"]
-
-    def _record(self, query_id: str, block: ScoredBlock) -> LedgerRecord:
-        if block.reused:
-            return LedgerRecord(
-                query_id=query_id,
-                stage=self.name,
-                engine=self._config.engine,
-                reused_calls=1,
-                reused_tokens=block.tokens,
-            )
-        return LedgerRecord(
-            query_id=query_id,
-            stage=self.name,
-            engine=self._config.engine,
-            calls=1,
-            pairs=block.scores.size,
-            prompt_tokens=block.tokens,
-            queue_s=block.queue_s,
-            run_s=block.run_s,
-            **latencies([block.queue_s + block.run_s]),
-        )
 
 
 def _cells(

@@ -92,7 +92,7 @@ def of_block(block: ScoredBlock, *, query_id: str, stage: str, engine: str) -> L
         stage=stage,
         engine=engine,
         calls=1,
-        pairs=block.scores.size,
+        pairs=block.scores.size - block.reused_pairs,
         prompt_tokens=block.tokens,
         queue_s=block.queue_s,
         run_s=block.run_s,

@@ -29,7 +29,7 @@ from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Documents, PairScorer, SearchEngine
 from lancer.engines.tokenizers import context_of, model_tokens
 from lancer.engines.vllm_engine import VllmConfig, VllmEngine
-from lancer.evaluation.calibration import apply_knots, auc, best_threshold, f1, figures, fit_isotonic, in_share
+from lancer.evaluation.calibration import apply_knots, auc, best_threshold, f1, figures, fit_isotonic
 from lancer.formats.corpora import read_corpus
 from lancer.formats.qrels import read_qrels
 from lancer.formats.requests import read_requests
@@ -136,7 +136,8 @@ def agreement(values: Sequence[float], what: Cells) -> dict[str, float]:
     """Figures of the half of the queries that nothing was fitted on."""
     found, query = np.nan_to_num(np.array(values, dtype=np.float64)), np.array(what.query)
     grade, human = np.array(what.grades) >= GRADE, np.array(what.human) >= HUMAN
-    fit = np.array([in_share(q, 0.5) for q in what.query])
+    fitted = development(what)
+    fit = np.array([q in fitted for q in what.query])
     knots = fit_isotonic(found[fit], grade[fit].astype(np.float64))
     probability = apply_knots(knots, found)
     tau, _ = best_threshold(lambda t: f1(probability[fit] >= t, grade[fit]), 1.0)
@@ -161,6 +162,12 @@ def agreement(values: Sequence[float], what: Cells) -> dict[str, float]:
     }
 
 
+def development(what: Cells) -> set[str]:
+    """The half of the queries whose ids have the smallest hashes."""
+    ids = sorted(set(what.query), key=lambda q: sha256(q.encode()).digest())
+    return set(ids[: len(ids) // 2])
+
+
 def interval(values: Any, positive: Any, query: Any) -> tuple[float, float]:
     """2.5 and 97.5 % of the AUC over queries drawn with replacement."""
     chance = np.random.default_rng(0)
@@ -177,7 +184,7 @@ def interval(values: Any, positive: Any, query: Any) -> tuple[float, float]:
 def measure(queries: int, documents: int, sub_questions: int, only: Sequence[str] = ()) -> dict[str, Any]:
     """All figures; the keys are those of the JSON output."""
     what = cells(queries, documents, sub_questions)
-    fitted = {q for q in what.query if in_share(q, 0.5)}
+    fitted = development(what)
     engine = VllmEngine(VllmConfig(model="embedded:smollm2"))
     ways = {}
     try:

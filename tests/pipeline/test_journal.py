@@ -5,17 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from lancer.engines.protocols import Block, Generation, Message, Sampling
+from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.errors import EngineDied
 from lancer.pipeline import journal as module
-from lancer.pipeline.journal import CHUNK, Journal, JournalledScorer, JournalledText, block_digest, call_prefix
+from lancer.pipeline.journal import CHUNK, Journal, JournalledText, call_prefix
 from lancer.storage import Storage
-from tests.scripted import ScriptedScorer, ScriptedText
+from tests.scripted import ScriptedText
 
 SAMPLING = Sampling(max_tokens=3)
 
@@ -184,39 +182,6 @@ def test_many_prompts_go_out_in_chunks_and_come_back_in_order(tmp_path: Path) ->
     assert [g.text for g in generations] == [t[::-1] for t in texts]
     assert sorted(len(chunk) for chunk, _, _ in engine.calls) == [7, *[CHUNK] * 5]
     assert {priority for _, _, priority in engine.calls} == {2}
-
-
-def test_a_scorers_blocks_are_kept_whole(tmp_path: Path) -> None:
-    blocks = [Block(("d1", "d2"), ("s1", "s2", "s3")), Block(("d3",), ("s1",)), Block((), ("s1",))]
-    scorer = ScriptedScorer(lambda document, sub_question: 0.1 * int(document[1]) + 0.01 * int(sub_question[1]))
-    own = journal(tmp_path)
-    before = JournalledScorer(scorer, own).score(blocks)
-    own.close()
-    refuses: Any = None  # whoever asks it fails
-    after = JournalledScorer(refuses, journal(tmp_path)).score([blocks[1], blocks[0], blocks[2]])
-    for old, new in zip([before[1], before[0], before[2]], after, strict=True):
-        assert np.array_equal(old.scores, new.scores)
-        assert old.scores.dtype == new.scores.dtype
-        assert (new.tokens, new.run_s, new.reused) == (7, 0.5, True)
-
-
-def test_a_block_with_a_failed_pair_is_scored_again(tmp_path: Path) -> None:
-    own = journal(tmp_path)
-    JournalledScorer(ScriptedScorer(lambda d, q: float("nan")), own).score([Block(("d",), ("s",))])
-    own.close()
-    again = JournalledScorer(ScriptedScorer(lambda d, q: 0.5), journal(tmp_path)).score([Block(("d",), ("s",))])
-    assert again[0].scores.tolist() == [[0.5]]
-
-
-def test_a_blocks_digest_knows_where_texts_end_and_which_side_they_are_on() -> None:
-    blocks = [
-        Block(("ab", "c"), ("d",)),
-        Block(("a", "bc"), ("d",)),
-        Block(("ab",), ("c", "d")),
-        Block(("ab", "c", "d"), ()),
-        Block(("c", "ab"), ("d",)),
-    ]
-    assert len({block_digest(block) for block in blocks}) == len(blocks)
 
 
 def test_the_shard_prefix_stands_in_the_file_name(tmp_path: Path) -> None:
