@@ -178,6 +178,29 @@ def test_what_is_no_config_is_an_input_error(tmp_path: Path, text: str, message:
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["retrieve.source=dense"], "names engine 'bm25' of kind 'lucene'; it needs bi-encoder"),
+        (["retrieve={source: dense, engine: scorer}"], "engine 'scorer', which keeps no `embeddings` of the corpus"),
+        (["retrieve.source=rrf"], "`retrieve.dense_engine` names engine 'dense', which `engines` lacks"),
+        (["retrieve={source: rrf, engine: scorer, dense_engine: scorer}"], "`retrieve.engine` names engine 'scorer'"),
+    ],
+)
+def test_dense_retrieval_needs_a_bi_encoder_with_embeddings(tmp_path: Path, overrides: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_config(write(tmp_path), overrides)
+    assert message in str(error.value)
+
+
+def test_dense_and_fused_retrieval(tmp_path: Path) -> None:
+    kept = "engines.scorer.embeddings=cache"
+    dense = load_config(write(tmp_path), ["retrieve={source: dense, engine: scorer}", kept])
+    assert dense.retrieve.searchers == ("scorer",)
+    fused = load_config(write(tmp_path), ["retrieve={source: rrf, dense_engine: scorer}", kept])
+    assert fused.retrieve.searchers == ("bm25", "scorer")
+
+
 def test_a_missing_config_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing\.yaml: cannot be read: No such file"):
         load_config(tmp_path / "nothing.yaml")

@@ -38,6 +38,8 @@ from lancer.engines.similarity import FloatArray, best_sentence, cosine, late_in
 from lancer.engines.sources import DocumentSource
 from lancer.errors import EngineError, SetupError, UsageError
 from lancer.storage import Storage
+from lancer.text.sentences import VERSION as SENTENCES_VERSION
+from lancer.text.sentences import sentence_spans
 
 
 class BiEncoderConfig(Closed):
@@ -76,7 +78,7 @@ class BiEncoderConfig(Closed):
         place = {"kind", "revision", "device", "threads", "replicas", "num_cpus", "num_gpus", "embeddings"}
         kept = None if self.embeddings is None else {"version": EMBEDDINGS_VERSION, "part": PART_DOCUMENTS}
         fields = self.model_dump(exclude=place) | {"embeddings": kept}
-        return fields if self.similarity != "best-sentence" else fields | {"sentences": _sentences_version()}
+        return fields if self.similarity != "best-sentence" else fields | {"sentences": SENTENCES_VERSION}
 
 
 class BiEncoder:
@@ -160,9 +162,7 @@ class BiEncoder:
         return late_interaction(tokens[: len(documents)], tokens[len(documents) :])
 
     def _best_sentences(self, block: Block) -> FloatArray:
-        from lancer.text.sentences import sentence_spans
-
-        split = [[text[a:b] for a, b in sentence_spans(text)] or [text] for text in block.documents]
+        split = [sentences_of(text) for text in block.documents]
         flat = [self._as_document(sentence) for parts in split for sentence in parts]
         vectors = self._embed(flat + [self._as_query(text) for text in block.sub_questions])
         return best_sentence(vectors[: len(flat)], [len(parts) for parts in split], vectors[len(flat) :])
@@ -279,10 +279,9 @@ def _shelf(config: BiEncoderConfig, source: DocumentSource, storage: Storage) ->
     return Shelf(folder, key, storage)
 
 
-def _sentences_version() -> int:
-    from lancer.text.sentences import VERSION
-
-    return VERSION
+def sentences_of(document: str) -> list[str]:
+    """What stands for a document in `best-sentence`; at least one text."""
+    return [document[start:end] for start, end in sentence_spans(document)] or [document]
 
 
 def _pack(token_ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:

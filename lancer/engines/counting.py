@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lancer.engines.bi_encoder import BiEncoderConfig
+from lancer.engines.bi_encoder import BiEncoderConfig, sentences_of
 from lancer.engines.cross_encoder import CrossEncoderConfig
 from lancer.engines.embedded import resolve_model
 from lancer.engines.pair_packing import PairTemplate, Windows, build_inputs
@@ -153,7 +153,7 @@ class CountingScorer:
 
     def _tokens(self, block: Block) -> int:
         if isinstance(self._config, BiEncoderConfig):
-            texts = [self._config.document_prefix + d for d in block.documents]
+            texts = [self._config.document_prefix + d for d in self._encoded(block.documents)]
             texts += [self._config.query_prefix + q for q in block.sub_questions]
             encoded = self._ids(list(dict.fromkeys(texts)), special=True)
             return sum(min(len(ids), self._config.max_tokens) for ids in encoded)
@@ -170,6 +170,14 @@ class CountingScorer:
             windows=windows,
         )
         return int(inputs.total.sum())
+
+    def _encoded(self, documents: Sequence[str]) -> Sequence[str]:
+        """What a bi-encoder encodes of a block's documents: nothing of those whose embeddings are kept."""
+        assert isinstance(self._config, BiEncoderConfig)
+        if self._config.similarity == "best-sentence":
+            return [part for text in documents for part in sentences_of(text)]
+        kept = self._config.similarity == "cosine" and self._config.embeddings is not None
+        return () if kept else documents
 
     def _ids(self, texts: list[str], *, special: bool = False) -> list[list[int]]:
         ids: list[list[int]] = self._tokenizer(texts, add_special_tokens=special)["input_ids"] if texts else []

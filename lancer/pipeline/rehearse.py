@@ -96,7 +96,7 @@ class _Engines:
     def __init__(self, plan: Plan, storage: Storage, sub_questions: Sequence[str]) -> None:
         self._plan, self._storage = plan, storage
         self._same = same_engines(plan.config)
-        self._built: dict[str, Any] = {}
+        self._built: dict[tuple[str, str], Any] = {}
         self._documents: Documents | None = None
         self._said: dict[str, None] = {}  # assumptions, in order, each once
         self._answers = _Answers(plan.config, sub_questions)
@@ -119,14 +119,14 @@ class _Engines:
 
     def search(self, name: str) -> SearchEngine:
         """Lucene where its index is at hand, else documents drawn at random."""
-        search: SearchEngine = self._engine(name, lambda: self._search(name))
+        search: SearchEngine = self._engine(name, lambda: self._search(name), "search")
         return search
 
     def documents(self) -> Documents:
         """The real ones."""
         if self._plan.source.kind == "index":
             documents: Documents = self._engine(
-                self._plan.source.location, lambda: self._search(self._plan.source.location)
+                self._plan.source.location, lambda: self._search(self._plan.source.location), "search"
             )
             return documents
         if self._documents is None:
@@ -142,8 +142,8 @@ class _Engines:
         known = model_tokens(self._plan.config.engines[name])
         return None if known is None else known.chat
 
-    def _engine(self, name: str, build: Callable[[], Any]) -> Any:
-        first = self._same[name]
+    def _engine(self, name: str, build: Callable[[], Any], use: str = "") -> Any:
+        first = self._same[name], use  # one engine may search and score
         if first not in self._built:
             self._built[first] = build()
         return self._built[first]
@@ -168,10 +168,17 @@ class _Engines:
     def _scorer(self, name: str) -> PairScorer:
         config = self._plan.config.engines[name]
         assert isinstance(config, BiEncoderConfig | CrossEncoderConfig)
+        if isinstance(config, BiEncoderConfig) and config.embeddings is not None:
+            self._say(f"{name}: the embeddings of the corpus are there already; making them is no part of this")
         return CountingScorer(config)
 
     def _search(self, name: str) -> SearchEngine:
         config, source = self._plan.config.engines[name], self._plan.source
+        if isinstance(config, BiEncoderConfig):
+            self._say(
+                f"{name}: candidates of dense retrieval are documents drawn at random, found ones are often longer"
+            )
+            return _Drawn(source.open(self._storage))
         assert isinstance(config, LuceneConfig)
         store = None if source.kind == "index" else source.open(self._storage)
         reason = "its index is not on this machine"

@@ -87,7 +87,8 @@ class _Filling:
         """The cells without a score: documents that lack the same sub-questions make a block together."""
         open_cells = np.isnan(self.scores)
         if open_cells.all():  # the block as it is, so that the journal can answer it whole
-            return [_Part(*map(np.arange, open_cells.shape), self.block)] if open_cells.size else []
+            n, m = open_cells.shape
+            return [_Part(np.arange(n), np.arange(m), self.block)] if n * m else []
         patterns: dict[bytes, list[int]] = {}
         for row in np.flatnonzero(open_cells.any(axis=1)).tolist():
             patterns.setdefault(open_cells[row].tobytes(), []).append(row)

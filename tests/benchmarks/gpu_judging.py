@@ -62,7 +62,8 @@ def build(folder: Path, scale: Scale) -> Path:
     vocabulary = {word: i for i, word in enumerate(["<unk>", "<end>", "\n", *(f"w{i}" for i in range(WORDS))])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<end>")
+    make: Any = PreTrainedTokenizerFast
+    fast = make(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<end>")
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     config = LlamaConfig(
@@ -76,8 +77,8 @@ def build(folder: Path, scale: Scale) -> Path:
         eos_token_id=1,
         dtype="bfloat16",
     )
-    with torch.device("cpu"):
-        LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    model: Any = LlamaForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
     return folder
 
 

@@ -82,7 +82,8 @@ def build(shape: str, folder: Path, scale: Scale) -> Path:
     )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if shape == "minilm" else [])]
-    PreTrainedTokenizerFast(
+    fast: Any = PreTrainedTokenizerFast
+    fast(
         tokenizer_object=tokenizer, model_input_names=inputs, model_max_length=scale.max_tokens, **names
     ).save_pretrained(folder)
     torch.manual_seed(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,8 +93,9 @@ def test_examples_of_json_schemas() -> None:
     assert example_of(schema) == {"a": [2, 2], "b": "text", "c": "x", "d": True}
 
 
-def test_a_bi_encoder_counts_its_texts_once() -> None:
-    config = BiEncoderConfig(model="embedded:minilm", max_tokens=16)
+@pytest.mark.parametrize("similarity", ["cosine", "max-sim", "best-sentence"])
+def test_a_bi_encoder_counts_its_texts_once(similarity: Any) -> None:
+    config = BiEncoderConfig(model="embedded:minilm", max_tokens=16, similarity=similarity)
     block = Block(documents=(DOCUMENT, "Perch.", "Perch."), sub_questions=("How deep is the lake?",))
     counted, real = CountingScorer(config).score([block])[0], BiEncoder(config).score([block])[0]
     assert counted.tokens == real.tokens

@@ -105,6 +105,16 @@ def test_a_scorer_counts_pairs_and_tokens_without_its_model(tmp_path: Path) -> N
     assert all(r.prompt_tokens > 60 for r in estimated)
 
 
+def test_dense_retrieval_draws_and_kept_embeddings_cost_nothing(tmp_path: Path) -> None:
+    dense = ("retrieve={source: dense, engine: scorer, depth: 3}", f"engines.scorer.embeddings={tmp_path}/kept")
+    found = rehearsed(small_config(tmp_path, *dense))
+    estimated = [r for r in found.records if r.stage == "estimate"]
+    assert sum(r.pairs for r in estimated) == sum(len(q) for _, q in REQUESTS.values()) * 3
+    assert max(r.prompt_tokens for r in estimated) < 40, "sub-questions alone"
+    assert len([a for a in found.assumptions if "drawn at random" in a or "are there already" in a]) == 2
+    assert not (tmp_path / "kept").exists()
+
+
 @pytest.mark.java
 def test_candidates_are_found_by_lucene_or_drawn_where_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,25 @@ def test_one_worker_gives_the_same_bytes_as_two_and_two_engines(
     assert _bytes(tmp_path / "other") == _bytes(finished[0] / "run")
 
 
+def test_dense_retrieval_and_the_matrix_share_an_engine_and_the_kept_embeddings(tmp_path: Path) -> None:
+    dense = ("retrieve={source: dense, engine: scorer, depth: 3}", f"engines.scorer.embeddings={tmp_path}/kept")
+    result = lancer.run(small_config(tmp_path, *dense))
+    assert set(result.engines) == {"scorer"}
+    assert len(list((tmp_path / "kept").rglob("part-*.parquet"))) == 1
+    rankings = read_run(tmp_path / "run" / "first_stage.trec").rankings
+    assert {len(ranking) for ranking in rankings.values()} == {3}
+    assert rankings["q3"][0][0] in "efg"  # a history of the bridge
+    assert "dense:estimate:sum(tau=0)" in (tmp_path / "run" / "run.trec").read_text()
+    ledger = pq.read_table(tmp_path / "run/ledger.parquet").to_pylist()
+    assert {r["engine"] for r in ledger if r["stage"] == "retrieve"} == {"scorer"}
+    asked = {r["query_id"]: r["prompt_tokens"] for r in ledger if r["stage"] == "estimate"}
+    assert max(asked.values()) < 40, "sub-questions alone"
+    before = _bytes(tmp_path / "run")
+    elsewhere = small_config(tmp_path, *dense, f"output={tmp_path}/other", f"engines.scorer.embeddings={tmp_path}/anew")
+    lancer.run(elsewhere)
+    assert _bytes(tmp_path / "other") == before
+
+
 def test_a_finished_run_goes_on_without_work_and_a_new_selector_without_engines(tmp_path: Path) -> None:
     config = small_config(tmp_path)
     lancer.run(config)
