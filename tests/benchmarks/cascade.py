@@ -296,12 +296,10 @@ def curve(queries: Sequence[Query], selector: str) -> dict[str, Any]:
 
 
 def _kinds() -> list[Setting]:
-    return [
-        Setting(top, low, False, probe, lazily, slack)
-        for top, probe, low in ((None, None, 0.0), (None, None, 0.5), (10, None, 0.0), (10, 1, 0.0), (10, None, 0.5))
-        for lazily, slack in ((False, None), (True, None), (True, 0.1))
-        if top or low or lazily
-    ]
+    """One setting of each kind that is searched through, and `until` by itself."""
+    alone = [Setting(None, 0.0, False, lazily=True, slack=slack) for slack in (None, SLACKS[0])]
+    tops = [Setting(10, 0.0, False, probe) for probe in (None, 1)]
+    return [*alone, *tops, Setting(None, 0.5, False), Setting(10, 0.5, False)]
 
 
 def figures(held: Sequence[FloatArray]) -> dict[str, Any]:
