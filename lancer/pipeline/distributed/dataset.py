@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -17,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import ray
 from ray.data import TaskPoolStrategy
+from ray.util.annotations import RayDeprecationWarning
 from ray.util.metrics import Counter
 
 from lancer import errors
@@ -199,8 +201,12 @@ def build_dataset(shards: ray.data.Dataset, plan: Plan, store: RunStore, engines
         "compute": TaskPoolStrategy(size=plan.config.ray.workers),
         "max_retries": RETRIES,
     }
-    for call in (begin, *map(step, range(len(plan.stages))), write):
-        shards = shards.map_batches(call, **options)
+    with warnings.catch_warnings():
+        # Ray 2.60 deprecates what is none of its named parameters and has none for `max_retries`; given by
+        # `ray_remote_args_fn` the maps would not be fused.
+        warnings.simplefilter("ignore", RayDeprecationWarning)
+        for call in (begin, *map(step, range(len(plan.stages))), write):
+            shards = shards.map_batches(call, **options)
     return shards
 
 
