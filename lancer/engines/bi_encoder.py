@@ -272,7 +272,7 @@ class BiEncoder:
 def _shelf(config: BiEncoderConfig, source: DocumentSource, storage: Storage) -> Shelf:
     """Where the embeddings of this corpus by this model lie."""
     own = config.result_fields()
-    made_of = {name: own[name] for name in own if name not in ("query_prefix", "similarity")}
+    made_of = {name: own[name] for name in own if name not in ("query_prefix", "similarity", "sentences")}
     identity = {"corpus": source.digest, "revision": resolve_model(config.model, config.revision).revision, **made_of}
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
     folder = str(cache_dir() / "embeddings") if config.embeddings == "cache" else str(config.embeddings)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -115,21 +114,12 @@ def cells(queries: int, documents: int, sub_questions: int) -> Cells:
     return Cells(rows, texts, query, values, people)
 
 
-def judged(way: dict[str, Any], what: Cells, engine: VllmEngine) -> tuple[list[float], dict[str, float]]:
-    """The values of all cells, NaN = none, and what they cost."""
+def judged(way: dict[str, Any], what: Cells, engine: VllmEngine) -> list[float]:
+    """The values of all cells, NaN = none. Speed is for `tests.benchmarks.judging`: here the cache is warm by then."""
     stage = Judge(JudgeConfig(**way))
-    batch = with_matrix_inputs(stage, what.rows)
-    start = time.monotonic()
-    table, output = call(stage, batch, OneEngine(engine, Texts(what.texts)))
-    seconds = time.monotonic() - start
+    table, _ = call(stage, with_matrix_inputs(stage, what.rows), OneEngine(engine, Texts(what.texts)))
     values = [v for row in table[MATRIX[stage.scale].values.name].to_pylist() for line in row for v in line]
-    prompt, cached = (sum(getattr(r, n) for r in output.ledger) for n in ("prompt_tokens", "cached_tokens"))
-    costs = {
-        "pairs_per_s": len(values) / seconds,
-        "cached_share": cached / prompt,
-        "unread": sum(v is None for v in values) / len(values),
-    }
-    return [np.nan if v is None else v for v in values], costs
+    return [np.nan if v is None else v for v in values]
 
 
 def agreement(values: Sequence[float], what: Cells) -> dict[str, float]:
@@ -157,6 +147,7 @@ def agreement(values: Sequence[float], what: Cells) -> dict[str, float]:
         "brier": after.error,
         "brier_constant": constant,
         "tau": tau,
+        "unread": float(np.isnan(values).mean()),
         "f1": f1(probability[test] >= tau, grade[test]),
         "f1_all": f1(np.ones(int(test.sum()), dtype=np.bool_), grade[test]),
     }
@@ -198,8 +189,7 @@ def measure(
             name = f"{way['layout']} {way['readout']}"
             if only and name not in only:
                 continue
-            values, costs = judged(way, what, engine)
-            ways[name] = agreement(values, what) | costs
+            ways[name] = agreement(judged(way, what, engine), what)
             say(name, ways[name])
     finally:
         engine.close()
@@ -229,7 +219,7 @@ def main() -> None:
         return
     print(
         f"{'layout, readout':25} {'AUC':>5} {'95 % interval':>15} {'human':>6} {'95 % interval':>15} "
-        f"{'Brier':>6} {'const':>6} {'F1':>5} {'all':>5} {'unread':>6} {'pairs/s':>7} {'cached':>6}"
+        f"{'Brier':>6} {'const':>6} {'F1':>5} {'all':>5} {'unread':>6}"
     )
     found = measure(*sizes, arguments.only, say)
     print(
@@ -244,7 +234,7 @@ def say(name: str, f: dict[str, float]) -> None:
     print(
         f"{name:25} {f['auc']:.3f} {f['auc_low']:6.3f} to {f['auc_high']:.3f} {f['auc_human']:6.3f} "
         f"{f['auc_human_low']:6.3f} to {f['auc_human_high']:.3f} {f['brier']:6.3f} {f['brier_constant']:6.3f} "
-        f"{f['f1']:.3f} {f['f1_all']:.3f} {f['unread']:6.3f} {f['pairs_per_s']:7.1f} {f['cached_share']:6.3f}",
+        f"{f['f1']:.3f} {f['f1_all']:.3f} {f['unread']:6.3f}",
         flush=True,
     )
 

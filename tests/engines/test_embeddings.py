@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,19 +40,18 @@ def vector(text: str) -> npt.NDArray[np.float32]:
 
 
 class Encoder:
-    """Notes what it is asked; `fails_at` texts it raises."""
+    """Notes what it is asked; `fails_at` texts it raises; its first part waits for the `others`."""
 
-    def __init__(self, fails_at: int | None = None, slow_s: float = 0.0) -> None:
+    def __init__(self, fails_at: int | None = None, others: threading.Barrier | None = None) -> None:
         self.asked: list[str] = []
-        self.fails_at, self.slow_s = fails_at, slow_s
-        self._lock = threading.Lock()
+        self.fails_at, self.others = fails_at, others
 
     def __call__(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         if self.fails_at is not None and len(self.asked) + len(texts) > self.fails_at:
             raise KeyboardInterrupt
-        time.sleep(self.slow_s)
-        with self._lock:
-            self.asked += texts
+        if self.others is not None and not self.asked:
+            self.others.wait(30)
+        self.asked += texts
         return np.array([vector(text) for text in texts], np.float32).reshape(-1, 16)
 
 
@@ -113,12 +111,12 @@ def test_a_damaged_part_is_made_again(
 
 def test_engines_that_start_together_share_the_work(tmp_path: Path, documents: DocumentStore) -> None:
     shelf = Shelf(str(tmp_path / "kept"), "key", Storage(), size=3)
-    encoders = [Encoder(slow_s=0.03) for _ in range(3)]
+    together = threading.Barrier(3)
+    encoders = [Encoder(others=together) for _ in range(3)]
     with ThreadPoolExecutor(3) as engines:
         for found in engines.map(lambda encoder: corpus_embeddings(documents, shelf, encoder), encoders):
             check(found)
     assert sorted(t for e in encoders for t in e.asked) == sorted(text for text in TEXTS.values() if text)
-    assert all(encoder.asked for encoder in encoders)
 
 
 @pytest.mark.s3
