@@ -59,7 +59,7 @@ def test_exit_codes() -> None:
 def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--help"])
-    commands = re.findall(r"^    (\w+) ", capsys.readouterr().out, re.M)
+    commands = re.findall(r"^    (\w+)(?: |$)", capsys.readouterr().out, re.M)
     assert set(re.findall(r"`lancer (\w+)[ `]", section("Commands"))) == set(commands)
 
 
