@@ -167,8 +167,12 @@ class _Meters:
 _METERS = _Meters()
 
 
-def build_dataset(shards: ray.data.Dataset, plan: Plan, store: RunStore, engines: PooledEngines) -> ray.data.Dataset:
-    """`shards` is of `shard_blocks`; the result has one row per shard: `shard`, `queries`, `reports`, `error`."""
+def build_dataset(
+    shards: ray.data.Dataset, plan: Plan, store: RunStore, engines: PooledEngines, *, count: int
+) -> ray.data.Dataset:
+    """`shards` is of `shard_blocks`, `count` of them; the result has one row per shard: `shard`, `queries`, `reports`,
+    `error`.
+    """
     carrier = _Carrier(
         store=store,
         stages=plan.stages,
@@ -198,7 +202,7 @@ def build_dataset(shards: ray.data.Dataset, plan: Plan, store: RunStore, engines
         "batch_size": None,  # a whole block, which is a whole shard
         "zero_copy_batch": True,
         "num_cpus": plan.config.ray.worker_cpus,
-        "compute": TaskPoolStrategy(size=plan.config.ray.workers),
+        "compute": TaskPoolStrategy(size=min(plan.config.ray.workers, count)),
         "max_retries": RETRIES,
     }
     with warnings.catch_warnings():

@@ -234,7 +234,7 @@ def _compute(plan: Plan, store: RunStore, work: Work, lease: Lease, watch: _Watc
         pools = stack.enter_context(_pools(plan, work, store.storage, watch, say))
         stack.enter_context(watch.watching(pools))
         engines = PooledEngines(pools, plan.source, store.storage)
-        dataset = build_dataset(shards, plan, store, engines)
+        dataset = build_dataset(shards, plan, store, engines, count=len(work.todo))
         with Progress(watch.total, watch.engine_line) as progress:
             for row in reader.rows(dataset, (lease.check, watch.check_budget, watch.check_stall)):
                 raise_error(row["error"])
