@@ -148,7 +148,7 @@ def test_a_run_asks_for_what_matters_and_goes_on_from_its_journal(tmp_path: Path
     assert read_run(again.files[SPEC]) == lazily
 
     before = (run / "run.trec").read_bytes()
-    for part in [*(run / "parts" / "judge").rglob("*.parquet"), *(run / "coverage.parquet").iterdir()]:
+    for part in [*(run / "parts").glob("judge-*/*.parquet"), *(run / "coverage.parquet").iterdir()]:
         part.unlink()
     resumed = next(s for s in lancer.run(cascade_config(tmp_path)).stages if s.stage == "judge")
     assert (resumed.calls, resumed.reused_calls) == (0, asked)

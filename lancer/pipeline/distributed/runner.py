@@ -156,9 +156,9 @@ class _Watch:
             self._poll()
             self._pools = {}
 
-    def asked(self, pools: dict[str, EnginePool]) -> None:
-        """These pools are being started from now on."""
-        self._asked = time.monotonic()
+    def asked(self, pools: dict[str, EnginePool], since: float) -> None:
+        """These pools are being started, since that time of the monotonic clock."""
+        self._asked = since
         self._starting = {name: pool.config.replicas for name, pool in pools.items()}
 
     def finished(self, queries: int, reports: list[StageReport]) -> None:
@@ -290,6 +290,7 @@ def _pools(plan: Plan, work: Work, storage: Storage, watch: _Watch, say: Say) ->
         needed[plan.source.location] = None
     by_config: dict[str, EnginePool] = {}
     pools: dict[str, EnginePool] = {}
+    since = time.monotonic()
     try:
         for name in needed:
             config = plan.config.engines[name]
@@ -298,7 +299,7 @@ def _pools(plan: Plan, work: Work, storage: Storage, watch: _Watch, say: Say) ->
                 restarts = plan.config.limits.engine_restarts
                 by_config[key] = EnginePool(name, config, plan.source, storage, restarts=restarts)
             pools[name] = by_config[key]
-        watch.asked(pools)
+        watch.asked(pools, since)
         for pool in by_config.values():
             say(f"starting {pool.name}: {pool.config.replicas} x {pool.config.kind}")
         for pool in by_config.values():
