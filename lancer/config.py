@@ -66,6 +66,12 @@ class PriceConfig(Closed):
     usd_per_million_cached_tokens: float = Field(0, ge=0)
     usd_per_million_output_tokens: float = Field(0, ge=0)
 
+    @property
+    def per_token(self) -> bool:
+        """Whether any kind of token has a price."""
+        tokens = (self.usd_per_million_prompt_tokens, self.usd_per_million_cached_tokens)
+        return any((*tokens, self.usd_per_million_output_tokens))
+
 
 def _listed(value: object) -> object:
     """One step of reranking as a list of one, none as an empty list."""
@@ -199,6 +205,11 @@ class Config(Closed):
         if only.calibration is not None and self.estimate.calibration is not None:
             raise ValueError(
                 "`judge.only.calibration` maps the estimator's own probabilities: leave `estimate.calibration` out"
+            )
+        if only.until is not None and self.rerank:
+            raise ValueError(
+                "`judge.only.until` breaks ties in first-stage order, selection after `rerank` in the reranked one: "
+                "the top could differ; leave one of them out"
             )
         selectors = self.select.selectors if self.select is not None else ()
         if only.until is not None and only.until.selector not in selectors:

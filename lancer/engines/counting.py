@@ -66,11 +66,12 @@ class CountingText:
         if self._tokens is None:
             characters = sum(len(m["role"]) + len(m["content"]) for m in prompt)
             return self._answered(prompt, sampling, -(-characters // CHARS_PER_TOKEN), 0, 1)
+        room = self._tokens.context - max(1, sampling.max_tokens)
         try:
-            encoded = self._tokens.chat.encode(prompt, score=sampling.score)
+            encoded = self._tokens.chat.encode(prompt, score=sampling.score, room=room)
         except (TemplateError, ValueError, TypeError) as error:
             return Generation(text="", error=f"the prompt is refused: {error}", finish="error")
-        if len(encoded.ids) > self._tokens.context - sampling.max_tokens:
+        if len(encoded.ids) > room:
             reason = f"prompt of {len(encoded.ids)} tokens is too long for a context of {self._tokens.context}"
             return Generation(text="", error=reason, finish="error")
         cached = 0 if self._cache is None else self._cache.take(encoded.ids)

@@ -78,7 +78,7 @@ def budget_lines(limits: LimitsConfig, found: Forecast) -> list[str]:
             lines.append(f"{name} {limit:g}: what the run takes of it is not known")
         elif value.value >= limit:
             lines.append(f"{name} {limit:g}: not enough")
-        elif value.high is None or value.high >= limit:
+        elif value.high is None or value.high >= limit or (name == "limits.usd" and found.without_price):
             lines.append(f"{name} {limit:g}: may not be enough")
         else:
             lines.append(f"{name} {limit:g}: enough")

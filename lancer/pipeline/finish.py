@@ -51,12 +51,13 @@ def write_run_files(plan: Plan, store: RunStore) -> list[str]:
 
     `run.trec` is the first selector's ranking, `run.<selector>.trec` those of further ones; `run.<name>.trec` is what a
     step of reranking kept, in its order. On the way each file of the final tables is read and compared with the digest
-    in its name: nothing else looks at most of them. DamagedError: some are not what was written; they are removed, so
-    that they are made again.
+    in its name: nothing else looks at most of them. A step that kept nothing of any query has no file: a run without a
+    line is none. DamagedError: some are not what was written; they are removed, so that they are made again.
     """
     runs = list(_runs(plan))
     there = final_parts(plan, store)
     damaged: list[DamagedError] = []
+    kept: set[str] = set()
     with contextlib.ExitStack() as stack:
         write = [stack.enter_context(run_writer(store.uri(run.name), run.tag, store.storage)) for run in runs]
         for ranking, found in in_order(lambda shard: _checked(shard, there[shard.id], store), plan.shards):
@@ -65,12 +66,16 @@ def write_run_files(plan: Plan, store: RunStore) -> list[str]:
                 for run, write_one in zip(runs, write, strict=True):
                     for query_id, doc_ids in run.rankings(ranking):
                         write_one(query_id, doc_ids)
+                        kept.add(run.name)
         if damaged:
             for error in damaged:
                 store.storage.delete(error.uri)
             others = f"; so are {len(damaged) - 1} other files" if damaged[1:] else ""
             raise DamagedError(damaged[0].uri, damaged[0].reason + others)
-    return [run.name for run in runs]
+    empty = [run.name for run in runs if run.only_kept and run.name not in kept]
+    for name in empty:
+        store.storage.delete(store.uri(name))
+    return [run.name for run in runs if run.name not in empty]
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ class StageForecast:
 class Forecast:
     """What a run takes, from its beginning; `total` is of all stages, `duration_h` of the wall clock.
 
-    `plan` identifies what was forecast; `without_price`: engines whose use is in no sum of money, or not all of it.
+    `plan` identifies what was forecast; `without_price`: engines whose use is in no sum of money, or not all of it, for
+    want of a price or of a rate.
     """
 
     plan: str
@@ -209,6 +210,11 @@ def _priced(use: EngineUse, time: _Time | None) -> bool:
     return use.price is not None and (time is not None or not use.price.usd_per_device_hour)
 
 
+def _priced_in_part(use: EngineUse, time: _Time | None) -> bool:
+    """Whether something of it is: what tokens cost is known without rates."""
+    return _priced(use, time) or (use.price is not None and use.price.per_token)
+
+
 @dataclass(frozen=True)
 class _Time:
     """How long the run takes, and the work of each engine in its unit, over the whole run."""
@@ -261,7 +267,7 @@ def _stage(
         usd=_sum(
             _cost(of, sample, uses[engine], hours[engine])
             for engine, of in by_engine.items()
-            if _priced(uses[engine], time)
+            if _priced_in_part(uses[engine], time)
         ),
     )
 

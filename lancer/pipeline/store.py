@@ -6,6 +6,7 @@
     ranking.parquet/ coverage.parquet/ ledger.parquet/ failures.parquet/ (compressed.parquet/)
                                tables, one part per shard
     run.trec first_stage.trec  the first selector's ranking, and where it started
+    attempts/                  shards in work, while a run is under way
 
 Every file is committed in one step. The name of a table's file holds its key, so that it may be reused exactly when a
 file with that key is there, and a digest of its bytes, so that a damaged one is seen when it is read.

@@ -33,6 +33,17 @@ _SHARPER: Final = (
     "Only one list of whole numbers from 1 to {n} in square brackets. No word, no sentence, no explanation."
 )
 
+# Without it SmolLM2 goes on with the document instead of answering; larger models do not need it.
+_EXAMPLE_REQUEST: Final = "What street trees do for a hot city, and what their care costs."
+_EXAMPLE_SENTENCES: Final = (
+    "A walk in the park",
+    "The mayor opened the festival on Sunday.",
+    "Streets with grown trees were four degrees cooler on hot afternoons.",
+    "Music played until late.",
+    "Watering one young tree costs the city 90 euros a year.",
+)
+_EXAMPLE_ANSWER: Final = "[3, 5]"
+
 _NUMBERS: Final = re.compile(r"\[? ?(\d+(?: ?(?:[,;]|,? and) ?\d+| \d+)*)? ?,? ?\]?\.?")
 _LABEL: Final = re.compile(r"\A[^\d:\n]{1,80}:\s*")
 _NONE: Final = re.compile(r"\W*none\W*", re.IGNORECASE)
@@ -55,18 +66,30 @@ def render(
 ) -> list[Message]:
     """The chat prompt about one document, given by its sentences; what comes before them is marked as shared.
 
+    A worked example comes first.
+
     `sharper` adds a last line, for outputs that could not be read.
     """
+    asked = _asked(request, sub_questions, sentences)
+    if sharper:
+        asked["content"] += "\n" + _SHARPER.replace("{n}", str(len(sentences)))
+    example: Message = _asked(_EXAMPLE_REQUEST, (), _EXAMPLE_SENTENCES)
+    return [
+        {"role": "user", "content": example["content"]},
+        {"role": "assistant", "content": _EXAMPLE_ANSWER},
+        asked,
+    ]
+
+
+def _asked(request: str | None, sub_questions: Sequence[str], sentences: Sequence[str]) -> Message:
     head = _TASK
     if request:
         head += f"\n\n<request>\n{as_data(request)}\n</request>"
     if sub_questions:
         head += f"\n\n<questions>\n{_numbered(sub_questions)}\n</questions>"
     head += "\n\n<document>\n"
-    tail = f"\n</document>\n{_REPLY}"
-    if sharper:
-        tail += "\n" + _SHARPER.replace("{n}", str(len(sentences)))
-    return [{"role": "user", "content": head + _numbered(sentences) + tail, "shared": len(head)}]
+    content = f"{head}{_numbered(sentences)}\n</document>\n{_REPLY}"
+    return {"role": "user", "content": content, "shared": len(head)}
 
 
 def parse(output: str, n: int, *, cut: bool = False) -> Extraction:

@@ -18,7 +18,7 @@ from lancer.reranking.base import ByScorer, FloatArray, Reranked
 
 
 class MmrRerank(ByScorer):
-    """The documents are also the block's sub-questions: with prefixes, the second time under the query's."""
+    """The documents are also the block's sub-questions: an engine that marks queries marks them there."""
 
     kinds: ClassVar[tuple[str, ...]] = ("bi-encoder",)
     shown: ClassVar[tuple[str, ...]] = ("lambda_",)

@@ -77,7 +77,7 @@ def divide(documents: Sequence[Asked], engines: Engines, engine: str, output_tok
     context = engines.context(engine)
     for document in documents:
         sentences, whole = document.sentences, [range(len(document.sentences))]
-        size = len(document.messages(sentences, sharper=True)[0]["content"].encode())
+        size = sum(len(message["content"].encode()) for message in document.messages(sentences, sharper=True))
         # A token is at least one byte: most documents need no tokenizer.
         if context is not None and size + TEMPLATE_BYTES + output_tokens > context:
             whole = _runs(document, engines, engine, context - output_tokens)

@@ -114,6 +114,10 @@ class Judge:
         self.estimates = estimates
         if config.only is not None:
             _check_only(config.only, self.scale, estimates)
+            if config.only.probe is not None and self._layout.per_document:
+                raise UsageError(
+                    "`judge.only.probe` judges some cells of a document, layout 'per-document' all of them"
+                )
 
     @property
     def reads(self) -> tuple[pa.Field, ...]:

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -29,7 +28,7 @@ from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Documents, PairScorer, SearchEngine
 from lancer.engines.tokenizers import context_of, model_tokens
 from lancer.engines.vllm_engine import VllmConfig, VllmEngine
-from lancer.evaluation.calibration import apply_knots, auc, best_threshold, f1, figures, fit_isotonic, in_share
+from lancer.evaluation.calibration import apply_knots, auc, best_threshold, f1, figures, fit_isotonic
 from lancer.formats.corpora import read_corpus
 from lancer.formats.qrels import read_qrels
 from lancer.formats.requests import read_requests
@@ -115,28 +114,20 @@ def cells(queries: int, documents: int, sub_questions: int) -> Cells:
     return Cells(rows, texts, query, values, people)
 
 
-def judged(way: dict[str, Any], what: Cells, engine: VllmEngine) -> tuple[list[float], dict[str, float]]:
-    """The values of all cells, NaN = none, and what they cost."""
+def judged(way: dict[str, Any], what: Cells, engine: VllmEngine) -> list[float]:
+    """The values of all cells, NaN = none. Speed is for `tests.benchmarks.judging`: here the cache is warm by then."""
     stage = Judge(JudgeConfig(**way))
-    batch = with_matrix_inputs(stage, what.rows)
-    start = time.monotonic()
-    table, output = call(stage, batch, OneEngine(engine, Texts(what.texts)))
-    seconds = time.monotonic() - start
+    table, _ = call(stage, with_matrix_inputs(stage, what.rows), OneEngine(engine, Texts(what.texts)))
     values = [v for row in table[MATRIX[stage.scale].values.name].to_pylist() for line in row for v in line]
-    prompt, cached = (sum(getattr(r, n) for r in output.ledger) for n in ("prompt_tokens", "cached_tokens"))
-    costs = {
-        "pairs_per_s": len(values) / seconds,
-        "cached_share": cached / prompt,
-        "unread": sum(v is None for v in values) / len(values),
-    }
-    return [np.nan if v is None else v for v in values], costs
+    return [np.nan if v is None else v for v in values]
 
 
 def agreement(values: Sequence[float], what: Cells) -> dict[str, float]:
     """Figures of the half of the queries that nothing was fitted on."""
     found, query = np.nan_to_num(np.array(values, dtype=np.float64)), np.array(what.query)
     grade, human = np.array(what.grades) >= GRADE, np.array(what.human) >= HUMAN
-    fit = np.array([in_share(q, 0.5) for q in what.query])
+    fitted = development(what)
+    fit = np.array([q in fitted for q in what.query])
     knots = fit_isotonic(found[fit], grade[fit].astype(np.float64))
     probability = apply_knots(knots, found)
     tau, _ = best_threshold(lambda t: f1(probability[fit] >= t, grade[fit]), 1.0)
@@ -156,9 +147,16 @@ def agreement(values: Sequence[float], what: Cells) -> dict[str, float]:
         "brier": after.error,
         "brier_constant": constant,
         "tau": tau,
+        "unread": float(np.isnan(values).mean()),
         "f1": f1(probability[test] >= tau, grade[test]),
         "f1_all": f1(np.ones(int(test.sum()), dtype=np.bool_), grade[test]),
     }
+
+
+def development(what: Cells) -> set[str]:
+    """The half of the queries whose ids have the smallest hashes."""
+    ids = sorted(set(what.query), key=lambda q: sha256(q.encode()).digest())
+    return set(ids[: len(ids) // 2])
 
 
 def interval(values: Any, positive: Any, query: Any) -> tuple[float, float]:
@@ -174,10 +172,16 @@ def interval(values: Any, positive: Any, query: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def measure(queries: int, documents: int, sub_questions: int, only: Sequence[str] = ()) -> dict[str, Any]:
-    """All figures; the keys are those of the JSON output."""
+def measure(
+    queries: int,
+    documents: int,
+    sub_questions: int,
+    only: Sequence[str] = (),
+    say: Callable[[str, dict[str, float]], None] = lambda name, figures: None,
+) -> dict[str, Any]:
+    """All figures; the keys are those of the JSON output. `say` is told those of each way when they are there."""
     what = cells(queries, documents, sub_questions)
-    fitted = {q for q in what.query if in_share(q, 0.5)}
+    fitted = development(what)
     engine = VllmEngine(VllmConfig(model="embedded:smollm2"))
     ways = {}
     try:
@@ -185,8 +189,8 @@ def measure(queries: int, documents: int, sub_questions: int, only: Sequence[str
             name = f"{way['layout']} {way['readout']}"
             if only and name not in only:
                 continue
-            values, costs = judged(way, what, engine)
-            ways[name] = agreement(values, what) | costs
+            ways[name] = agreement(judged(way, what, engine), what)
+            say(name, ways[name])
     finally:
         engine.close()
     return {
@@ -209,25 +213,30 @@ def main() -> None:
     parser.add_argument("--sub-questions", type=int, default=4, help="of each query")
     parser.add_argument("--only", action="append", default=[], metavar="'LAYOUT READOUT'")
     arguments = parser.parse_args()
-    found = measure(arguments.queries, arguments.documents, arguments.sub_questions, arguments.only)
+    sizes = arguments.queries, arguments.documents, arguments.sub_questions
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(measure(*sizes, arguments.only)))
         return
     print(
-        f"{found['cells']} cells: {found['queries']} queries x {found['documents_per_query']} documents x "
+        f"{'layout, readout':25} {'AUC':>5} {'95 % interval':>15} {'human':>6} {'95 % interval':>15} "
+        f"{'Brier':>6} {'const':>6} {'F1':>5} {'all':>5} {'unread':>6}"
+    )
+    found = measure(*sizes, arguments.only, say)
+    print(
+        f"\n{found['cells']} cells: {found['queries']} queries x {found['documents_per_query']} documents x "
         f"{found['sub_questions_per_query']} sub-questions; {found['positive_share']:.3f} of them grade >= {GRADE}; "
         f"fitted on {found['development_queries']} queries, figures of the other {found['test_queries']}"
     )
+
+
+def say(name: str, f: dict[str, float]) -> None:
+    """A line of the table."""
     print(
-        f"{'layout, readout':27} {'AUC':>5} {'95 % interval':>15} {'human':>6} {'95 % interval':>15} "
-        f"{'Brier':>6} {'const':>6} {'F1':>5} {'all':>5} {'unread':>6} {'pairs/s':>7} {'cached':>6}"
+        f"{name:25} {f['auc']:.3f} {f['auc_low']:6.3f} to {f['auc_high']:.3f} {f['auc_human']:6.3f} "
+        f"{f['auc_human_low']:6.3f} to {f['auc_human_high']:.3f} {f['brier']:6.3f} {f['brier_constant']:6.3f} "
+        f"{f['f1']:.3f} {f['f1_all']:.3f} {f['unread']:6.3f}",
+        flush=True,
     )
-    for name, f in found["ways"].items():
-        print(
-            f"{name:27} {f['auc']:.3f} {f['auc_low']:7.3f} to {f['auc_high']:.3f} {f['auc_human']:6.3f} "
-            f"{f['auc_human_low']:7.3f} to {f['auc_human_high']:.3f} {f['brier']:6.3f} {f['brier_constant']:6.3f} "
-            f"{f['f1']:.3f} {f['f1_all']:.3f} {f['unread']:6.3f} {f['pairs_per_s']:7.1f} {f['cached_share']:6.3f}"
-        )
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ not made; "lost" is alpha_nDCG(rel=4)@10 of the same selector after judging ever
 
     exact      `judge.only.until` alone: the share saved with nothing lost, by cells per round; `clairvoyant` asks in
                the order that the grades themselves suggest, one cell at a time
-    curve      for each bound on the loss: of all settings of `judge.only` (top_documents × uncertain × until, exact or
-               with slack) and both ways from probability to rating the one that saves most within the bound on the
+    curve      for each bound on the loss: of all settings of `judge.only` (top_documents, probe, uncertain, until exact
+               or with slack) and both ways from probability to rating the one that saves most within the bound on the
                training folds; saved and lost are of the queries held out, with 95 % bootstrap intervals over queries
-    kinds      the same at .01 for parts of `judge.only` alone
+    careful    the same where the loss on the training folds plus its standard error keeps the bound
+    kinds      as `curve`, at .01, for parts of `judge.only` alone
     chosen     the setting that saves most at .01 on all queries: for a config; its figures are not held out
 """
 
@@ -22,8 +23,8 @@ import json
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -47,15 +48,14 @@ K = 10
 GRADE = 4
 BOUNDS = (0.0, 0.01, 0.02, 0.05)
 FOLDS = 5
-ROUNDS = (1, 16, 64, 256)
-ROUND = 64
+ROUNDS = (1, 16, 32, 64, 256)
+ROUND = 32
 RESAMPLES = 10_000
 
+PROBES = (None, 1, 2, 3, 4)
 TOPS = (None, 10, 12, 15, 20, 25, 30, 40, 50, 70)
 LOWS = (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
-HIGHS = (1.0, 0.75)
 SLACKS = (0.1, 0.2)
-FINALISTS = 6  # settings per bound that are also tried lazily: that takes a hundred times as long
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,25 +94,25 @@ class Setting:
 
     top: int | None
     low: float
-    high: float
     calibrated: bool
+    probe: int | None = None
     lazily: bool = False
     slack: float | None = None
 
     @property
     def kind(self) -> str:
-        parts = ("top_documents" if self.top else "", "uncertain" if self.band else "")
+        parts = ("top_documents" if self.top else "", "probe" if self.probe else "", "uncertain" if self.band else "")
         lazily = "" if not self.lazily else "until" if self.slack is None else "until(slack)"
         return " + ".join(part for part in (*parts, lazily) if part)
 
     @property
     def band(self) -> tuple[float, float] | None:
-        return (self.low, self.high) if self.low > 0 or self.high < 1 else None
+        return (self.low, 1.0) if self.low > 0 else None
 
     def only(self, selector: str) -> JudgeOnly:
         """As in a config."""
         until = Until(selector=selector, k=K, round=ROUND, slack=self.slack) if self.lazily else None
-        return JudgeOnly(top_documents=self.top, uncertain=self.band, until=until)
+        return JudgeOnly(top_documents=self.top, probe=self.probe, uncertain=self.band, until=until)
 
     def describe(self, selector: str) -> str:
         return f"{self.only(selector)}; ratings by {'isotonic' if self.calibrated else '5 p'}"
@@ -212,23 +212,27 @@ def exact(queries: Sequence[Query], selector: Selector) -> dict[str, float]:
 Spent = dict[Setting, FloatArray]
 """Setting → (queries, 2): saved and lost."""
 
+_Asked = tuple[float, str | None, Callable[[FloatArray], float]]
+
 
 def spend_all(fold: Fold, queries: Sequence[Query], settings: Iterable[Setting], selector: str) -> Spent:
     return {s: np.array([fold.spend(q, s, selector) for q in queries]) for s in settings}
 
 
 def search(fold: Fold, selector: str) -> Spent:
-    """What the settings spend on the training queries: all at once, the best of them lazily as well."""
-    grid = itertools.product(TOPS, LOWS, HIGHS, (False, True))
-    settings = [s for s in itertools.starmap(Setting, grid) if s.kind]
+    """What the settings spend on the training queries: without rounds, the best for each bound lazily as well.
+
+    The exact lazy form loses nothing more and saves most where most is left, so it need not be searched for: it takes
+    fifty times as long as the others.
+    """
+    grid = itertools.product(TOPS, LOWS, (False, True), PROBES)
+    settings = [Setting(*s) for s in grid if (s[0] or s[1]) and ((s[0] and not s[1]) or not s[3])]
     spent = spend_all(fold, fold.train, settings, selector)
-    finalists: dict[Setting, None] = {}
-    for bound in BOUNDS:
-        within = sorted((s for s in settings if lost(spent[s]) <= bound), key=lambda s: -saved(spent[s]))
-        finalists |= dict.fromkeys(within[:FINALISTS])
+    rules = itertools.product(BOUNDS, (lost, careful))
+    finalists = dict.fromkeys(f for bound, loss in rules if (f := best(spent, bound, None, loss)) is not None)
     slacks: list[float | None] = [None, *SLACKS]
-    lazily = [Setting(s.top, s.low, s.high, s.calibrated, True, slack) for s in finalists for slack in slacks]
-    lazily += [Setting(None, 0.0, 1.0, calibrated, True, s) for calibrated in (False, True) for s in slacks]
+    alone = [Setting(None, 0.0, calibrated) for calibrated in (False, True)]
+    lazily = [replace(s, lazily=True, slack=slack) for s in (*finalists, *alone) for slack in slacks]
     return spent | spend_all(fold, fold.train, dict.fromkeys(lazily), selector)
 
 
@@ -240,9 +244,14 @@ def lost(spent: FloatArray) -> float:
     return float(spent[:, 1].mean())
 
 
-def best(spent: Spent, bound: float, kind: str | None = None) -> Setting | None:
-    """The setting that saves most and loses at most `bound`."""
-    within = [s for s, values in spent.items() if lost(values) <= bound and kind in (None, s.kind)]
+def careful(spent: FloatArray) -> float:
+    """The loss and its standard error."""
+    return lost(spent) + float(spent[:, 1].std(ddof=1)) / math.sqrt(len(spent))
+
+
+def best(spent: Spent, bound: float, kind: str | None, loss: Callable[[FloatArray], float]) -> Setting | None:
+    """The setting that saves most and loses at most `bound`; of one kind, or of any."""
+    within = [s for s, values in spent.items() if loss(values) <= bound and kind in (None, s.kind)]
     return max(within, key=lambda s: (saved(spent[s]), -lost(spent[s])), default=None)
 
 
@@ -251,27 +260,33 @@ def curve(queries: Sequence[Query], selector: str) -> dict[str, Any]:
     chance = np.random.default_rng(0)
     parts = np.array_split(chance.permutation(len(queries)), FOLDS)
     kinds = sorted({s.kind for s in _kinds()})
-    held: dict[tuple[float, str | None], list[FloatArray]] = defaultdict(list)
-    picks: dict[float, list[str]] = defaultdict(list)
+    asked: list[_Asked] = [(b, None, loss) for b in BOUNDS for loss in (lost, careful)]
+    asked += [(0.01, kind, lost) for kind in kinds]
+    held: dict[_Asked, list[FloatArray]] = defaultdict(list)
+    picks: dict[_Asked, list[str]] = defaultdict(list)
     for part in parts:
         fold = Fold(tuple(q for i, q in enumerate(queries) if i not in part))
         spent = search(fold, selector)
-        for bound, kind in [*((b, None) for b in BOUNDS), *((0.01, kind) for kind in kinds)]:
-            setting = best(spent, bound, kind)
+        for each in asked:
+            setting = best(spent, *each)
             test = [queries[i] for i in part]
             nothing = np.zeros((len(test), 2))  # no setting keeps the bound: everything is judged
-            held[bound, kind].append(
+            held[each].append(
                 nothing if setting is None else np.array([fold.spend(q, setting, selector) for q in test])
             )
-            if kind is None:
-                picks[bound].append("everything" if setting is None else setting.describe(selector))
+            picks[each].append("everything" if setting is None else setting.describe(selector))
+
+    def found(*key: Any) -> dict[str, Any]:
+        return figures(held[key]) | {"picked": Counter(picks[key]).most_common()}
+
     spent = search(Fold(tuple(queries)), selector)
-    chosen = best(spent, 0.01)
+    chosen = best(spent, 0.01, None, lost)
     assert chosen is not None
     return {
         "full": float(np.mean([q.full[selector] for q in queries])),
-        "curve": {str(b): figures(held[b, None]) | {"picked": Counter(picks[b]).most_common()} for b in BOUNDS},
-        "kinds": {kind: figures(held[0.01, kind]) for kind in kinds},
+        "curve": {str(b): found(b, None, lost) for b in BOUNDS},
+        "careful": {str(b): found(b, None, careful) for b in BOUNDS},
+        "kinds": {kind: found(0.01, kind, lost) for kind in kinds},
         "chosen": {
             "setting": chosen.describe(selector),
             "saved": saved(spent[chosen]),
@@ -281,12 +296,10 @@ def curve(queries: Sequence[Query], selector: str) -> dict[str, Any]:
 
 
 def _kinds() -> list[Setting]:
-    return [
-        Setting(top, low, 1.0, False, lazily, slack)
-        for top, low in itertools.product((None, 10), (0.0, 0.5))
-        for lazily, slack in ((False, None), (True, None), (True, 0.1))
-        if top or low or lazily
-    ]
+    """One setting of each kind that is searched through, and `until` by itself."""
+    alone = [Setting(None, 0.0, False, lazily=True, slack=slack) for slack in (None, SLACKS[0])]
+    tops = [Setting(10, 0.0, False, probe) for probe in (None, 1)]
+    return [*alone, *tops, Setting(None, 0.5, False), Setting(10, 0.5, False)]
 
 
 def figures(held: Sequence[FloatArray]) -> dict[str, Any]:
@@ -328,8 +341,9 @@ def main() -> None:
     for spec, values in result["by_selector"].items():
         print(f"\n{spec}: alpha_nDCG(rel=4)@10 {values['full']:.4f} with everything judged")
         print("  exact, saved by round: " + ", ".join(f"{n} {v:.3f}" for n, v in values["exact"].items()))
-        for bound, found in values["curve"].items():
-            print(f"  lost at most {bound:<5} {_shown(found)}")
+        for rule, bound in itertools.product(("curve", "careful"), values["curve"]):
+            found = values[rule][bound]
+            print(f"  {rule}, lost at most {bound:<5} {_shown(found)}")
             for setting, folds in found["picked"]:
                 print(f"      {folds} folds: {setting}")
         for kind, found in values["kinds"].items():

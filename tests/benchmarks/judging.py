@@ -12,7 +12,8 @@ prompt, and so is the order: query, document, sub-question. The layouts take tur
 `pairs_per_s_ratio` is shared_prefix to published_default, `cpu_ratio` the same in processor seconds. `auc_…` says how
 well likelihood tells pairs of grade 4 and 5 from the rest, per token of what comes second in the layout: the
 sub-question given the document less without it, or the document given the sub-question less without it; intervals are
-of a bootstrap over documents. `overhead`: see `judging_overhead`. `--layouts` or `--overhead` measures one part only.
+of a bootstrap over documents. `overhead`: see `judging_overhead`. `--layouts` or `--overhead` measures one part only;
+`--queries` and `--documents` take fewer.
 """
 
 from __future__ import annotations
@@ -197,15 +198,17 @@ def main() -> None:
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--layouts", action="store_true")
     part.add_argument("--overhead", action="store_true")
+    parser.add_argument("--queries", type=int, default=QUERIES, help="of the layouts")
+    parser.add_argument("--documents", type=int, default=DOCUMENTS, help="of a query")
     options = parser.parse_args()
     if not SHARED.is_dir():
         sys.exit(f"needs the real data in {SHARED}")
     folder = SHARED / "dl19-subquestions"
     figures: dict[str, Any] = {}
     if not options.overhead:
-        figures |= measure_layouts(read_judged(folder, QUERIES + 1, DOCUMENTS))
+        figures |= measure_layouts(read_judged(folder, options.queries + 1, options.documents))
     if not options.layouts:
-        figures |= measure_overhead(read_judged(folder, 22, DOCUMENTS), ENGINE)
+        figures |= measure_overhead(read_judged(folder, 22, options.documents), ENGINE)
     print(json.dumps(figures) if options.json else "\n".join(_lines(figures)))
 
 

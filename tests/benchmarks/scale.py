@@ -43,7 +43,7 @@ from lancer.storage import Storage
 SIZES = "1000,5000,20000"
 DOCUMENTS = 5_000
 WORDS = 2_000  # in the vocabulary: every query then finds 100 documents
-SHARD_QUERIES = 8
+SHARD_QUERIES = 16
 OBJECTS_PER_SHARD_AND_STAGE = 3
 OTHER_OBJECTS = 8  # run files, run.json, queries, shards, the session
 KINDS = {"ray::EngineActor": "engine", "ray::": "worker"}  # by the title of a process

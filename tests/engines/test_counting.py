@@ -71,6 +71,15 @@ def test_a_prompt_that_is_too_long_is_refused_as_by_the_engine() -> None:
     assert found.prompt_tokens == 0
 
 
+def test_near_the_limit_nothing_is_padded_as_in_the_engine() -> None:
+    asked = prompt("How deep is the lake?")
+    padded = engine().generate([asked], Sampling(max_tokens=1))[0].prompt_tokens
+    tight = engine(VllmConfig(model="embedded:smollm2", max_model_len=padded))
+    found = tight.generate([asked], Sampling(max_tokens=1))[0]
+    assert not found.error
+    assert found.prompt_tokens < padded
+
+
 def test_without_a_tokenizer_a_token_is_four_characters_and_nothing_is_cached() -> None:
     found = CountingText(HttpConfig(base_url="http://x/v1", model="m"), lambda _: "0123456789")
     assert not found.exact

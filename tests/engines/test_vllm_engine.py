@@ -131,13 +131,13 @@ def test_scores_are_the_models_own_whatever_is_cached(
 ) -> None:
     score = Sampling(max_tokens=1, score=True)
     questions = [
-        "Which countries does the river flow through?",
+        "Which countries does it flow through, from its source in the hills to its mouth, and past which cities?",
         "Where?",
         "Where? And how did it come to be called so?",
     ]
     prompts = [about_rivers(question, scored="sub_question") for question in questions]
     cold = engine.generate(prompts[:1], score)[0]
-    warm = engine.generate(prompts, score)  # the first one again: its own question is cached
+    warm = engine.generate(prompts, score)  # the first one again: a block of its question is cached
     for prompt, answer in zip([prompts[0], *prompts], [cold, *warm], strict=True):
         assert (answer.error, answer.text, answer.finish) == ("", "", "stop")
         assert answer.logprobs == pytest.approx(expected_scores(reference, prompt), abs=2e-3)

@@ -82,6 +82,7 @@ def test_a_change_reaches_what_depends_on_it(tmp_path: Path, override: str, chan
         ("judge.only.until.selector=mmr(lambda=0.5)", "cannot be decided from a part of the matrix"),
         ("judge.only.top_document=3", "unknown key 'judge.only.top_document'; did you mean 'top_documents'?"),
         ("judge.only={}", "says nothing"),
+        ("rerank=[{method: bi-encoder, engine: scorer}]", "breaks ties in first-stage order"),
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, override: str, message: str) -> None:

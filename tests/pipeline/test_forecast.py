@@ -103,6 +103,11 @@ def test_what_is_not_known_is_not_counted_as_nothing() -> None:
     hourly = {"llm": EngineUse(name="llm", replicas=1, price=PriceConfig(usd_per_device_hour=1))}
     found = forecast(Sample(("a",), 2, records("a")), hourly, None, plan="p", assumptions=[])
     assert (found.total.usd, found.without_price) == (None, ["llm"])
+    both = {"llm": EngineUse(name="llm", price=PRICE.model_copy(update={"usd_per_device_hour": 1}))}
+    found = forecast(Sample(("a", "b"), 10, records("a", "b")), both, None, plan="p", assumptions=[])
+    assert found.total.usd is not None
+    assert found.total.usd.value == pytest.approx(4.4), "what the tokens cost"
+    assert found.without_price == ["llm"]
     unpriced = {"llm": EngineUse(name="llm", replicas=1)}
     other = Rates("runs/before", {"other": RATES.engines["llm"]}, 1.0)
     found = forecast(Sample(("a",), 2, records("a")), unpriced, other, plan="p", assumptions=[])

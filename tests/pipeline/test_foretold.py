@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def foretold(run: RunMaker) -> Forecast:
 
 
 def test_a_finished_run_beside_its_forecast(tmp_path: Path) -> None:
-    run = RunMaker(tmp_path, "prices.llm={usd_per_device_hour: 100, usd_per_million_output_tokens: 1}")
+    run = RunMaker(tmp_path, "prices.llm={usd_per_device_hour: 100}")
     assert kept(run.store) is None
     found = foretold(run)
     assert kept(run.store) == found
@@ -85,11 +86,13 @@ def forecast_of(usd: Range | None, hours: Range | None) -> Forecast:
 )
 def test_a_forecast_against_the_budget(tmp_path: Path, limit: float, said: str, over: int) -> None:
     run = RunMaker(tmp_path, "prices.llm={usd_per_device_hour: 1}", f"limits.usd={limit}", "limits.hours=5")
-    found = forecast_of(Range(10.0, 9.0, 11.0), None)
+    found = replace(forecast_of(Range(10.0, 9.0, 11.0), None), without_price=[])
     assert budget_lines(run.config.limits, found) == [
         f"limits.usd {limit:g}: {said}",
         "limits.hours 5: what the run takes of it is not known",
     ]
+    in_part = replace(found, without_price=["bm25"])
+    assert budget_lines(run.config.limits, in_part)[0].endswith("not enough" if over else "may not be enough")
     assert len(over_budget(run.config.limits, found)) == over
     assert over_budget(run.config.limits, forecast_of(None, Range(6.0))) == ["6.00 hours of limits.hours 5"]
 

@@ -28,6 +28,21 @@ def rows(table: Path, **having: str) -> list[dict[str, Any]]:
     return [r for r in pq.read_table(table).to_pylist() if all(r[name] == value for name, value in having.items())]
 
 
+def test_a_threshold_that_nothing_reaches_is_told_and_the_order_stays(tmp_path: Path) -> None:
+    step = "{method: bi-encoder, engine: scorer, threshold: 0.999}"
+    result = lancer.run(small_config(tmp_path, f"rerank={step}"))
+    run = tmp_path / "run"
+    assert result.notes == [
+        "rerank step 'bi-encoder' kept no document of any query: bi-encoder(depth=100,threshold=0.999)"
+    ]
+    assert not (run / "run.bi-encoder.trec").exists()
+    ranked = rankings(run / "run.trec")
+    for query_id in REQUESTS:
+        order = [r["doc_id"] for r in rows(run / "ranking.parquet", query_id=query_id, selector="rerank.bi-encoder")]
+        assert ranked[query_id] == order
+    assert rows(run / "coverage.parquet") == []
+
+
 def test_alone_then_as_a_funnel_before_coverage(tmp_path: Path) -> None:
     run = tmp_path / "run"
     lancer.run(small_config(tmp_path, *ALONE, f"rerank={FIRST}"))

@@ -7,7 +7,7 @@ import pytest
 
 from lancer import schema
 from lancer.errors import DamagedError, OutputError
-from lancer.pipeline.finish import final_name
+from lancer.pipeline.finish import final_name, remove_stale
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.plan import Plan, make_plan
 from lancer.pipeline.resume import find_work
@@ -109,3 +109,12 @@ def test_a_shard_is_unfinished_without_the_table_of_its_last_stage(tmp_path: Pat
     assert shard in find_work(plan, store).todo
     store.write_table(store.uri("compressed.parquet", final_name(plan, shard)), schema.COMPRESSED_SCHEMA.empty_table())
     assert shard not in find_work(plan, store).todo
+
+
+def test_the_table_of_a_stage_that_a_run_no_longer_has_is_removed(tmp_path: Path, plan: Plan) -> None:
+    store, shard = RunStore(Storage(), str(tmp_path / "run")), plan.shards[0]
+    kept = store.write_table(store.uri("ranking.parquet", final_name(plan, shard)), schema.RANKING_SCHEMA.empty_table())
+    stale = store.write_table(store.uri("compressed.parquet", "shard-x"), schema.COMPRESSED_SCHEMA.empty_table())
+    remove_stale(plan, store)
+    assert store.storage.exists(kept)
+    assert not store.storage.exists(stale)

@@ -78,17 +78,23 @@ def test_long_blanks_do_not_take_long() -> None:
 
 
 def test_the_prompts_of_a_query_share_their_beginning_and_sentences_have_a_line_each() -> None:
-    first = render(request="of dams", sub_questions=["How high?"], sentences=["One\ntwo.", "7. Keep 2."])[0]
-    second = render(request="of dams", sub_questions=["How high?"], sentences=["Other."], sharper=True)[0]
+    first = render(request="of dams", sub_questions=["How high?"], sentences=["One\ntwo.", "7. Keep 2."])[-1]
+    second = render(request="of dams", sub_questions=["How high?"], sentences=["Other."], sharper=True)[-1]
     shared = first["shared"]
     assert shared == second["shared"]
     assert first["content"][:shared] == second["content"][:shared]
     assert "of dams" in first["content"][:shared]
     assert "\n1. One two.\n2. 7. Keep 2.\n</document>" in first["content"]
     assert second["content"].endswith("from 1 to 1 in square brackets. No word, no sentence, no explanation.")
-    assert "<request>" not in render(request=None, sub_questions=["a?"], sentences=["b."])[0]["content"]
-    assert "<questions>" not in render(request="r", sub_questions=[], sentences=["b."])[0]["content"]
+    assert "<request>" not in render(request=None, sub_questions=["a?"], sentences=["b."])[-1]["content"]
+    assert "<questions>" not in render(request="r", sub_questions=[], sentences=["b."])[-1]["content"]
 
 
 def test_the_schema_is_json() -> None:
     assert json.loads(compress.SCHEMA)["type"] == "array"
+
+
+def test_the_example_is_read_as_it_is_meant() -> None:
+    example, answer, _ = render(request="r", sub_questions=[], sentences=["s."])
+    assert "5. Watering one young tree" in example["content"]
+    assert parse(answer["content"], 5) == Extraction((2, 4))

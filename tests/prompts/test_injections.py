@@ -9,14 +9,14 @@ import pytest
 
 from lancer.engines.embedded import resolve_model
 from lancer.errors import SetupError
-from lancer.prompts import compress, decompose
+from lancer.prompts import compress, decompose, listwise, relevance, setwise
 from lancer.prompts.data import as_data
 from lancer.prompts.judge import LAYOUTS, messages_of, render
 from lancer.prompts.template import parse_template
 from tests.prompts.injections import INJECTIONS, TOKENS
 
 TEXTS = pytest.mark.parametrize("text", [text for _, text in INJECTIONS], ids=[name for name, _ in INJECTIONS])
-MARKS = re.compile(r"</?(?:request|document|questions?)>")
+MARKS = re.compile(r"</?(?:request|document|questions?)(?: \w+)?>")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,8 @@ def prompts(text: str) -> list[list[Any]]:
         made += [render(**{**places, place: text}, layout=layout) for place in places]  # type: ignore[arg-type]
         made.append(render(request=text, document=text, sub_question=text, layout=layout, sharper=True))
     made.append(compress.render(request=text, sub_questions=[text, text], sentences=[text, text], sharper=True))
+    made += [relevance.yes_no(text, text), relevance.graded(text, text, 3)]
+    made += [several.render(text, [text, text]) for several in (listwise, setwise)]
     return made
 
 

@@ -52,6 +52,23 @@ def test_parts_narrow_one_another() -> None:
     assert cells_of(JudgeOnly(top_documents=2, uncertain=(0.2, 0.6))) == [(2, 0), (2, 1)]
 
 
+def test_probes_come_first_and_decide_which_documents_are_the_top_ones() -> None:
+    only = JudgeOnly(top_documents=1, probe=1)
+    truth = np.array([[0.0, 0.0], [0.0, 0.0], [5.0, 3.0], [5.0, 0.0]])
+    cascade = Cascade(only, P, TEXT)
+    probes = cascade.ask()
+    assert probes == [(0, 0), (1, 0), (2, 1), (3, 1)], "of each document the likeliest cell"
+    cascade.tell({cell: float(truth[cell]) for cell in probes})
+    assert cascade.ask() == [(2, 0)], "3 judged and 2.5 estimated, against 0 and .5, 0 and nothing, 0 and 0"
+    cascade.tell({(2, 0): 5.0})
+    assert cascade.ask() == []
+    assert cells_of(JudgeOnly(top_documents=1, probe=9), [True, True, True, False]) == [
+        (i, j) for i in range(3) for j in range(2)
+    ]
+    band = JudgeOnly(top_documents=4, probe=1, uncertain=(0.2, 0.5))
+    assert cells_of(band) == [(1, 0), (2, 0), (3, 1), (1, 1)], "probes are uncertain cells too"
+
+
 def test_whole_documents_where_one_call_rates_all_sub_questions() -> None:
     assert cells_of(JudgeOnly(uncertain=(0.3, 0.4)), whole_documents=True) == [(1, 0), (1, 1), (3, 0), (3, 1)]
     until = JudgeOnly.model_validate({"until": {"selector": "sum(tau=1)", "k": 1, "round": 1}})
@@ -77,6 +94,7 @@ chances = st.integers(0, 10_000).map(np.random.default_rng)
     ),
     top=st.sampled_from([None, 3, 6]),
     band=st.sampled_from([None, (0.2, 0.7)]),
+    probe=st.sampled_from([None, 1, 2]),
     size=st.integers(1, 20),
     whole=st.booleans(),
 )
@@ -85,6 +103,7 @@ def test_until_decided_gives_the_top_k_of_judging_all_that_the_other_parts_allow
     spec: str,
     top: int | None,
     band: tuple[float, float] | None,
+    probe: int | None,
     size: int,
     whole: bool,
 ) -> None:
@@ -95,7 +114,7 @@ def test_until_decided_gives_the_top_k_of_judging_all_that_the_other_parts_allow
     has_text = (chance.random(n) < 0.8).tolist()
     truth[[not known for known in has_text]] = math.nan
     estimates[[not known for known in has_text]] = math.nan
-    parts = {"top_documents": top, "uncertain": band}
+    parts = {"top_documents": top, "uncertain": band, "probe": None if top is None or whole else probe}
     lazily = JudgeOnly.model_validate(parts | {"until": {"selector": spec, "k": k, "round": size}})
     asked, ratings = all_rounds(Cascade(lazily, estimates, has_text, whole_documents=whole), truth)
     if top is None and band is None:
@@ -129,6 +148,7 @@ def test_slack_asks_less_and_nothing_where_the_estimates_decide() -> None:
         ({"until": {"selector": "greedy-sum(budget=9)"}}, "needs token_counts"),
         ({"until": {"selector": "sums"}}, "did you mean|sum"),
         ({"top": 3}, "Extra inputs"),
+        ({"uncertain": [0, 1], "probe": 2}, "it needs top_documents"),
     ],
 )
 def test_settings_that_cannot_be_meant(settings: dict[str, object], message: str) -> None:

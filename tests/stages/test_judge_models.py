@@ -25,6 +25,10 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 TEXTS = {
     "lake": "The lake is forty metres deep in the middle. Perch and pike live in it, and it freezes in most winters.",
     "bridge": "The bridge was built of oak in 1820. Tolls paid for its repair, and trams have crossed it since 1904.",
+    **{
+        name: f"{name} says: The lake is forty metres deep. Perch and pike live in it."
+        for name in ("a0", "a1", "b0", "b1")
+    },
     "long": "The bridge was closed for repair again. " * 40 + "The lake is forty metres deep.",
 }
 QUESTIONS = ["How deep is the lake?", "Which fish live in the lake?", "When was the bridge built?"]
@@ -109,16 +113,11 @@ def test_a_likelihood_tells_the_document_that_answers(engines: OneEngine, layout
 
 
 def test_padding_to_blocks_caches_more(engines: OneEngine) -> None:
-    rows = [
-        {
-            "query_id": "q",
-            "candidates": ["lake", "bridge"],
-            "sub_questions": [f"{q} {i}" for q in QUESTIONS for i in range(4)],
-        }
-    ]
     cached = {}
-    for pad in (False, True):
-        judged(engines, rows, pad_to_blocks=pad)  # so that both are compared with a warm cache of their own
+    for pad, names in ((False, ("a0", "a1")), (True, ("b0", "b1"))):  # of equal length, and new to the cache
+        rows = [
+            {"query_id": "q", "candidates": names, "sub_questions": [f"{q} {i}" for q in QUESTIONS for i in range(4)]}
+        ]
         cached[pad] = sum(r.cached_tokens for r in judged(engines, rows, pad_to_blocks=pad)[2].ledger)
     assert cached[True] > cached[False]
 

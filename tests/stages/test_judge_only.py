@@ -148,6 +148,9 @@ def test_what_cannot_stand_beside_estimates_is_refused() -> None:
     config = JudgeConfig.model_validate({"only": {"top_documents": 1}, "readout": "likelihood"})
     with pytest.raises(UsageError, match="puts estimates beside ratings"):
         Judge(config)
+    config = JudgeConfig.model_validate({"only": {"top_documents": 1, "probe": 1}, "layout": "per-document"})
+    with pytest.raises(UsageError, match="layout 'per-document' all of them"):
+        Judge(config)
     config = JudgeConfig.model_validate({"only": {"top_documents": 1, "calibration": "c.json"}})
     with pytest.raises(UsageError, match=r"c\.json: maps to probability"):
         Judge(config, estimates=calibration(Scale.probability))

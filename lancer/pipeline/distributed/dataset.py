@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -17,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import ray
 from ray.data import TaskPoolStrategy
+from ray.util.annotations import RayDeprecationWarning
 from ray.util.metrics import Counter
 
 from lancer import errors
@@ -165,8 +167,12 @@ class _Meters:
 _METERS = _Meters()
 
 
-def build_dataset(shards: ray.data.Dataset, plan: Plan, store: RunStore, engines: PooledEngines) -> ray.data.Dataset:
-    """`shards` is of `shard_blocks`; the result has one row per shard: `shard`, `queries`, `reports`, `error`."""
+def build_dataset(
+    shards: ray.data.Dataset, plan: Plan, store: RunStore, engines: PooledEngines, *, count: int
+) -> ray.data.Dataset:
+    """`shards` is of `shard_blocks`, `count` of them; the result has one row per shard: `shard`, `queries`, `reports`,
+    `error`.
+    """
     carrier = _Carrier(
         store=store,
         stages=plan.stages,
@@ -196,11 +202,15 @@ def build_dataset(shards: ray.data.Dataset, plan: Plan, store: RunStore, engines
         "batch_size": None,  # a whole block, which is a whole shard
         "zero_copy_batch": True,
         "num_cpus": plan.config.ray.worker_cpus,
-        "compute": TaskPoolStrategy(size=plan.config.ray.workers),
+        "compute": TaskPoolStrategy(size=min(plan.config.ray.workers, count)),
         "max_retries": RETRIES,
     }
-    for call in (begin, *map(step, range(len(plan.stages))), write):
-        shards = shards.map_batches(call, **options)
+    with warnings.catch_warnings():
+        # Ray 2.60 deprecates what is none of its named parameters and has none for `max_retries`; given by
+        # `ray_remote_args_fn` the maps would not be fused.
+        warnings.simplefilter("ignore", RayDeprecationWarning)
+        for call in (begin, *map(step, range(len(plan.stages))), write):
+            shards = shards.map_batches(call, **options)
     return shards
 
 

@@ -90,6 +90,7 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
         status = "failed"
         try:
             files = _complete(plan, store, work, lease, result, say)
+            result.notes.extend(_emptied(config, files))
             result.measures = _measure(config, store, files, result.notes)
             status = "finished"
         except (KeyboardInterrupt, BudgetError):
@@ -233,7 +234,7 @@ def _compute(plan: Plan, store: RunStore, work: Work, lease: Lease, watch: _Watc
         pools = stack.enter_context(_pools(plan, work, store.storage, watch, say))
         stack.enter_context(watch.watching(pools))
         engines = PooledEngines(pools, plan.source, store.storage)
-        dataset = build_dataset(shards, plan, store, engines)
+        dataset = build_dataset(shards, plan, store, engines, count=len(work.todo))
         with Progress(watch.total, watch.engine_line) as progress:
             for row in reader.rows(dataset, (lease.check, watch.check_budget, watch.check_stall)):
                 raise_error(row["error"])
@@ -306,6 +307,12 @@ def _pools(plan: Plan, work: Work, storage: Storage, watch: _Watch, say: Say) ->
     finally:
         for pool in by_config.values():
             pool.kill()
+
+
+def _emptied(config: Config, files: list[str]) -> Iterator[str]:
+    for step in config.rerank:
+        if f"run.{step.order_name}.trec" not in files:
+            yield f"rerank step {step.order_name!r} kept no document of any query: {step.tag()}"
 
 
 def _measure(config: Config, store: RunStore, files: list[str], notes: list[str]) -> dict[str, dict[str, float]]:
