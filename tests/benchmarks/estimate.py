@@ -13,9 +13,10 @@ turns query by query, and ratios are medians over queries, so that a busy machin
 `--profile` instead says where the time of one thread goes: floating point operations per second against what a bare
 matrix product of the model's shape reaches, and the shares of the kinds of work.
 
-The next limit is arithmetic. Profile and roofline of one thread of a busy machine: 71 GFLOP/s of the 86 that bare
-bfloat16 products reach (.83), 1.4 GFLOP per pair of 74 tokens; .85 of the time in linear layers, .08 in attention, .02
-in norms; tokenising and assembling pairs .001. Faster now means fewer operations per pair or fewer pairs.
+The next limit is arithmetic. Profile and roofline of one thread of a Xeon with AVX512_BF16 and without AMX: 71 GFLOP/s
+of the 86 that bare bfloat16 products reach (.83), 1.4 GFLOP per pair of 74 tokens; .85 of the time in linear layers,
+.08 in attention, .02 in norms; tokenising and assembling pairs .001. Bare float32 products reach 155 there: on such a
+processor bfloat16 is the slower type, and `ratio` falls below `ratio_fp32`.
 """
 
 from __future__ import annotations
@@ -149,13 +150,14 @@ def profile(model: str, blocks: list[Block]) -> dict[str, Any]:
     spent = {event.key: event.self_cpu_time_total for event in profiler.key_averages()}
     total = sum(spent.values())
     config = AutoConfig.from_pretrained(model)
-    rate, peak = _flops(config, tokens, pairs) / processor, _peak(config, torch)
+    rate, peak = _flops(config, tokens, pairs) / processor, _peak(config, torch.bfloat16)
     return {
         "pairs_per_processor_s": pairs / processor,
         "tokens_per_pair": tokens / pairs,
         "gflop_per_pair": _flops(config, tokens, pairs) / pairs / 1e9,
         "gflop_per_s": rate / 1e9,
         "gflop_per_s_of_a_bare_product": peak / 1e9,
+        "gflop_per_s_of_a_bare_product_fp32": _peak(config, torch.float32) / 1e9,
         "share_of_peak": rate / peak,
         "share_before_the_model": 1 - sum(s.run_s for s in scored) / seconds,
         **{f"share of {k}": v / total for k, v in sorted(spent.items(), key=lambda x: -x[1])[:6]},
@@ -171,10 +173,12 @@ def _flops(config: Any, tokens: int, pairs: int) -> float:
     return float((layers - 1) * tokens * of_token + last)
 
 
-def _peak(config: Any, torch: Any) -> float:
-    """The best of many products (1024 tokens × hidden × intermediate) in bfloat16."""
+def _peak(config: Any, dtype: Any) -> float:
+    """The best of many products (1024 tokens × hidden × intermediate)."""
+    import torch
+
     torch.set_num_threads(1)
-    x, w = (torch.randn(rows, config.hidden_size).bfloat16() for rows in (1024, config.intermediate_size))
+    x, w = (torch.randn(rows, config.hidden_size).to(dtype) for rows in (1024, config.intermediate_size))
     best = float("inf")
     for _ in range(200):
         started = time.perf_counter()

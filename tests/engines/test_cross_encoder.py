@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
+from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig, product_rate
 from lancer.engines.pair_packing import PairTemplate, Windows, build_inputs, kept, split
 from lancer.engines.protocols import Block
 from lancer.errors import EngineError, UsageError
@@ -218,6 +218,21 @@ def test_bfloat16_stays_near(folders: dict[str, Path], name: str) -> None:
     expected = sigmoid(one_by_one(folders[name], BLOCK)[..., 0])
     (scored,) = CrossEncoder(config(folders[name], dtype="bfloat16")).score([BLOCK])
     assert 0 < np.abs(scored.scores - expected).max() < 0.1
+
+
+def test_bfloat16_where_it_is_the_slower_type_is_told(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for rates, told in (
+        ({torch.bfloat16: 86.0, torch.float32: 155.0}, True),
+        ({torch.bfloat16: 3.0, torch.float32: 2.0}, False),
+    ):
+        caplog.clear()
+        monkeypatch.setattr("lancer.engines.cross_encoder.product_rate", rates.__getitem__)
+        CrossEncoder(config(folders["bert"], dtype="bfloat16")).close()
+        assert ("bfloat16 is slower than float32 on this processor: 86 GFLOP/s against 155" in caplog.text) == told
+    monkeypatch.undo()
+    assert product_rate(torch.float32) > 0
 
 
 def test_long_pairs_are_cut_as_the_tokenizer_cuts_them(folders: dict[str, Path]) -> None:
