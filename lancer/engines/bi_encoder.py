@@ -65,7 +65,7 @@ class BiEncoderConfig(Closed):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, gt=0)
-    """On a CPU; None = the cores that this process may use, shared out evenly among the replicas."""
+    """On a CPU; None = every core this process may use, whatever the number of replicas: low bits depend on it."""
     replicas: int = Field(default=1, gt=0)
     num_cpus: float = Field(default=0.5, ge=0)
     num_gpus: float = Field(default=0, ge=0)
@@ -312,7 +312,7 @@ def _load(config: BiEncoderConfig) -> tuple[Any, Any, str]:
     device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
     if device == "cpu":
         # Ray sets OMP_NUM_THREADS=1 for actors of less than two CPUs.
-        torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.replicas))
+        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     resolved = resolve_model(config.model, config.revision)
     options: dict[str, Any] = {
         "revision": config.revision or "main",
