@@ -294,11 +294,11 @@ def test_the_clock_covers_its_age(engine: Make) -> None:
     searcher.search(["tide", "bread"] * 50, 10)
     searcher.texts(["bread"] * 10)
     worked = searcher.clock()
-    time.sleep(0.1)
+    time.sleep(1.0)  # 2 % of it are more than what the constructor waits on a busy machine
     clock = check_age(searcher, began)
     assert (clock.calls, clock.tokens) == (100, 0)
     assert clock.busy_s == worked.busy_s > ready.busy_s == 0
-    assert clock.idle_s >= worked.idle_s + 0.1
+    assert clock.idle_s >= worked.idle_s + 1.0
 
 
 @pytest.mark.java
