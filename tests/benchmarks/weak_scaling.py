@@ -23,7 +23,6 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks.scale import finishing_rate
 from tests.chaos.nodes import STORE_BYTES, private_cluster
 
 NODES = (1, 2, 4)
@@ -75,13 +74,14 @@ def cluster_of(nodes: int) -> Iterator[None]:
 
 
 def measure(nodes: int) -> dict[str, Any]:
-    """One run on that many nodes."""
+    """One run on that many nodes. Ray is imported when the cluster's token is there, which it looks for then."""
     with tempfile.TemporaryDirectory() as name, cluster_of(nodes):
         folder = Path(name)
         os.environ["LANCER_CACHE"] = f"{name}/cache"
         write_inputs(folder, nodes)
         psutil.cpu_percent()
         import lancer
+        from tests.benchmarks.scale import finishing_rate
 
         result = lancer.run(lancer.load_config(str(folder / "config.yaml")))
         return {
