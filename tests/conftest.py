@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Before torch and Ray are loaded, and for processes that tests start: on two busy cores, threads that spin while they
+# wait and workers that Ray makes nice make some tests four times as slow.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 pytest_plugins = ["tests.s3_servers"]
 

@@ -1,4 +1,4 @@
-"""A forecast against what SmolLM2 in vLLM really computes, on six queries."""
+"""A forecast against what SmolLM2 in vLLM really computes, on a few queries."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tests.pipeline.small import small_config
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).resolve().parents[2]
+QUERIES, DEPTH = 4, 2
 LLM = '{kind: vllm, model: "embedded:smollm2", max_model_len: 2048, kv_cache_gib: 1}'
 
 
@@ -61,19 +62,19 @@ class _Real:
 
 
 def config_of(folder: Path, *overrides: str) -> Config:
-    """Six requests of the bundled sample, four given candidates each, judged by SmolLM2."""
-    lines = (ROOT / "configs/sample/requests.jsonl").read_text().splitlines(keepends=True)[:6]
-    (folder / "six.jsonl").write_text("".join(lines))
+    """Requests of the bundled sample with given candidates, judged by SmolLM2."""
+    lines = (ROOT / "configs/sample/requests.jsonl").read_text().splitlines(keepends=True)[:QUERIES]
+    (folder / "few.jsonl").write_text("".join(lines))
     given = (ROOT / "configs/sample/qrels.txt").read_text().splitlines()
     pairs = dict.fromkeys((line.split()[0], line.split()[2]) for line in given)
-    (folder / "six.run").write_text(
+    (folder / "few.run").write_text(
         "".join(f"{q} Q0 {d} {i} {-i}.0 given\n" for i, (q, d) in enumerate(pairs, start=1))
     )
     return small_config(
         folder,
-        f"requests={folder}/six.jsonl",
+        f"requests={folder}/few.jsonl",
         f"corpus={ROOT}/configs/sample/corpus.jsonl",
-        f"retrieve={{source: run, run: {folder}/six.run, depth: 4}}",
+        f"retrieve={{source: run, run: {folder}/few.run, depth: {DEPTH}}}",
         f"decompose={{source: given, path: {ROOT}/configs/sample/sub_questions.jsonl}}",
         "estimate=null",
         "judge={engine: llm, max_tokens: 1}",
@@ -93,7 +94,7 @@ def predicted_and_real(config: Config, engine: VllmEngine) -> tuple[Forecast, li
         records.extend(output.ledger)
         for new in stage.stage.adds:
             table = table.append_column(new, columns[new.name])
-    return estimate_plan(plan, storage, sample=6), records
+    return estimate_plan(plan, storage, sample=QUERIES), records
 
 
 def total(records: Sequence[LedgerRecord], name: str) -> int:
