@@ -1,4 +1,4 @@
-"""Compression in a run: on a real Ray with MiniLM, as the end of the funnel, and by SmolLM2."""
+"""Compression in a run: on a real Ray with MiniLM, and as the end of the funnel. By SmolLM2: test_run_models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import lancer
 from lancer import schema
 from lancer.evaluation.run_stages import of_run
 from lancer.storage import Storage
-from lancer.text.sentences import sentence_spans
+from tests.pipeline.compressed import check_spans
 from tests.pipeline.small import REQUESTS, small_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("session_ray")]
@@ -31,16 +31,6 @@ def compressed(run: Path) -> list[dict[str, Any]]:
 def sample_texts() -> dict[str, str]:
     rows = map(json.loads, (SAMPLE / "corpus.jsonl").read_text().splitlines())
     return {row["doc_id"]: f"{row['title']}\n{row['text']}" for row in rows}
-
-
-def check_spans(rows: list[dict[str, Any]], texts: dict[str, str]) -> None:
-    """Every span is a sentence of its document, in order, and what is quoted stands there."""
-    for row in rows:
-        spans = [(s["start"], s["end"]) for s in row["spans"]]
-        assert spans == sorted(set(spans))
-        assert set(spans) <= set(map(tuple, sentence_spans(texts[row["doc_id"]])))
-        assert row["text"] == " ".join(texts[row["doc_id"]][start:end] for start, end in spans)
-        assert row["characters"] == len(texts[row["doc_id"]])
 
 
 def sample_config(folder: Path, queries: int, *overrides: str) -> lancer.config.Config:
@@ -100,30 +90,3 @@ def test_the_funnel_narrows_stage_by_stage(tmp_path: Path) -> None:
     rows = compressed(tmp_path / "run")
     check_spans(rows, sample_texts())
     assert all(len(r["spans"]) <= 3 for r in rows)
-
-
-@pytest.mark.java
-@pytest.mark.vllm
-def test_an_llm_extracts_sentences_of_two_queries(tmp_path: Path) -> None:
-    result = lancer.run(
-        sample_config(
-            tmp_path,
-            2,
-            "retrieve.depth=10",
-            "rerank=null",
-            "compress={method: llm, depth: 2, questions: both, max_tokens: 32}",
-            "engines.llm={kind: vllm, model: 'embedded:smollm2', max_model_len: 2048}",
-        )
-    )
-    rows = compressed(tmp_path / "run")
-    check_spans(rows, sample_texts())
-    assert len(rows) == 4
-    assert {r["status"] for r in rows} <= {"ok", "nothing", "unreadable"}
-    assert all(s["score"] is None for r in rows for s in r["spans"])
-    assert all(r["raw"] for r in rows)
-    whole = [r for r in rows if r["status"] == "unreadable"]
-    texts = sample_texts()
-    assert all(len(r["spans"]) == len(sentence_spans(texts[r["doc_id"]])) for r in whole)
-    total = next(s for s in result.stages if s.stage == "compress")
-    assert total.calls >= len(rows)
-    assert total.cached_tokens > 0, "the prompts of a query share their request"
