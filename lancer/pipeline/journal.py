@@ -12,7 +12,6 @@ Failed calls are not written down: they are made again. So are those of a damage
 
 from __future__ import annotations
 
-import hashlib
 import io
 import logging
 import threading
@@ -35,6 +34,7 @@ from lancer.engines.protocols import (
 )
 from lancer.engines.replay import RequestDigests
 from lancer.errors import EngineError, InputError, LancerError
+from lancer.pipeline.named import is_whole, with_digest
 from lancer.storage import Storage, join
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Journal:
             data = self._storage.read(uri)
         except InputError:
             return []
-        if not uri.endswith(f"-{_digest(data)}.parquet"):
+        if not is_whole(uri, data):
             log.warning("%s is damaged: what was answered there is asked again", uri)
             return []
         table = pq.read_table(io.BytesIO(data))
@@ -167,7 +167,7 @@ class Journal:
         columns = [pa.array(c, f.type) for c, f in zip(zip(*self._new, strict=True), CALL_SCHEMA, strict=True)]
         pq.write_table(pa.table(columns, schema=CALL_SCHEMA), buffer, compression="zstd")
         data = buffer.getvalue()
-        uri = join(self._folder, f"{self._prefix}-{self._writer}-{number:04d}-{_digest(data)}.parquet")
+        uri = with_digest(join(self._folder, f"{self._prefix}-{self._writer}-{number:04d}"), data)
         self._storage.write(uri, data)
         self._own.append(uri)
         self._new = []
@@ -227,10 +227,6 @@ class JournalledText:
             raise failed
         for i, generation in new.items():
             answers[i] = generation
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:12]
 
 
 def _generation(answer: Answer | None) -> Generation | None:
