@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ class Journal:
         """The answer to each call, or None. The files are read at the first call."""
         with self._lock:
             if self._paid is None:
-                self._paid = {row.key: row for uri in self._files for row in self._read(uri)}
+                self._paid = {row.key: row for row in self._read_files()}
             if not self._paid and not self._made:
                 return [None] * len(keys)
             return [self._answer(key, self._paid) for key in keys]
@@ -137,19 +137,30 @@ class Journal:
         """Writes what is not yet written, as one file with what this writer wrote before."""
         with self._lock:
             if self._own and (self._new or len(self._own) > 1):
-                self._new = [row for uri in self._own for row in self._read(uri)] + self._new
+                self._new = list(self._made.values())
                 before, self._own = self._own, []
                 self._write(number=len(before))
                 for uri in before:
                     self._storage.delete(uri)
             self._write()
 
+    def _read_files(self) -> Iterator[CallRow]:
+        """The rows of all files. Where one is gone, its writer has put it together with others: that one is found."""
+        todo, seen = list(self._files), set(self._files)
+        while todo:
+            gone: set[str] = set()
+            for uri in todo:
+                try:
+                    yield from self._read(uri)
+                except InputError:
+                    gone.add(call_prefix(uri))
+            there = [entry.uri for prefix in sorted(gone) for entry in self._storage.list(self._folder, f"{prefix}-")]
+            todo = [uri for uri in there if uri not in seen]
+            seen.update(todo)
+
     def _read(self, uri: str) -> list[CallRow]:
-        """The rows of a file; none when it is gone (its writer has put it together with others) or damaged."""
-        try:
-            data = self._storage.read(uri)
-        except InputError:
-            return []
+        """The rows of a file; none when it is damaged. InputError: it is gone."""
+        data = self._storage.read(uri)
         if not is_whole(uri, data):
             log.warning("%s is damaged: what was answered there is asked again", uri)
             return []

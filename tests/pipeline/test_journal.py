@@ -89,7 +89,7 @@ def test_answers_are_written_while_a_shard_is_under_way(tmp_path: Path, monkeypa
     assert not engine.calls
 
 
-def test_a_file_that_its_writer_has_put_together_with_others_is_no_error(
+def test_a_file_that_its_writer_has_put_together_with_others_is_found_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FLUSH_S", 0.0)
@@ -99,8 +99,18 @@ def test_a_file_that_its_writer_has_put_together_with_others_is_no_error(
         text.generate(prompts(letter), SAMPLING)
     late = journal(tmp_path)  # of a run that shares the store, and listed it before
     writer.close()
-    engine = ScriptedText(lambda text, sampling: text.upper())
-    assert [g.text for g in JournalledText(engine, late).generate(prompts("a"), SAMPLING)] == ["A"]
+    engine = ScriptedText(lambda text, sampling: "asked again")
+    generations = JournalledText(engine, late).generate(prompts("a", "b"), SAMPLING)
+    assert [(g.text, g.reused) for g in generations] == [("A", True), ("B", True)]
+    assert not engine.calls
+
+
+def test_a_file_that_is_gone_for_good_is_no_error(tmp_path: Path) -> None:
+    answered(tmp_path, "a")
+    late = journal(tmp_path)
+    next(tmp_path.iterdir()).unlink()
+    engine = ScriptedText(lambda text, sampling: "asked again")
+    assert JournalledText(engine, late).generate(prompts("a"), SAMPLING)[0].text == "asked again"
 
 
 @pytest.mark.parametrize("kind", ["torn", "bit", "empty", "foreign"])
