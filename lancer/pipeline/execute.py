@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancer import schema
+from lancer.digests import digest
 from lancer.errors import DamagedError
 from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.isolate import call_isolating, call_one_by_one
 from lancer.pipeline.journal import Journal
 from lancer.pipeline.journalled import JournalledEngines
-from lancer.pipeline.plan import PlannedStage, digest
+from lancer.pipeline.plan import PlannedStage
 from lancer.pipeline.store import RunStore, part_table
 from lancer.schema import CellStatus
 from lancer.stages.base import Engines

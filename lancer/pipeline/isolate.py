@@ -22,7 +22,7 @@ from lancer.engines.protocols import (
     TextEngine,
 )
 from lancer.errors import EngineDied
-from lancer.stages.base import Engines, Stage, StageOutput, call
+from lancer.stages.base import Engines, Stage, StageOutput, call, input_digests
 from lancer.stages.records import Failure
 
 POISON = "poison"  # reason of a query that was set aside; one of QUERY_REASONS
@@ -87,8 +87,15 @@ def _alone(stage: Stage, row: pa.Table, engines: Engines, attempts: int) -> tupl
 
 def _set_aside(stage: Stage, row: pa.Table, attempts: int, why: str) -> tuple[pa.Table, StageOutput]:
     table, output = call(stage, row, FailedEngines(f"set aside: {why}"))
-    query_id = row["query_id"][0].as_py()
-    poison = Failure(query_id=query_id, stage=stage.name, attempt=attempts, reason=POISON, detail=f"set aside: {why}")
+    ((query_id, digest),) = input_digests(stage, row, row["query_id"].to_pylist()).items()
+    poison = Failure(
+        query_id=query_id,
+        stage=stage.name,
+        attempt=attempts,
+        reason=POISON,
+        detail=f"set aside: {why}",
+        input_digest=digest,
+    )
     return table, StageOutput({}, output.ledger, [*output.failures, poison])
 
 

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lancer import schema
+from lancer.digests import digest
 from lancer.errors import DamagedError, OutputError
 from lancer.pipeline import finish
 from lancer.pipeline.folder import read_list
 from lancer.pipeline.journal import call_prefix
-from lancer.pipeline.plan import Plan, Shard, digest, overlapping
+from lancer.pipeline.plan import Plan, Shard, overlapping
 from lancer.pipeline.store import RunStore, in_order, parquet_bytes, tables_of
 from lancer.storage import join
 

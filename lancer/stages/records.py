@@ -44,13 +44,17 @@ class LedgerRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """One thing that failed for one query; the fields of `lancer.schema.FAILURE_SCHEMA`."""
+    """One thing that failed for one query; the fields of `lancer.schema.FAILURE_SCHEMA`.
+
+    `input_digest` is filled in by the caller of the stage (`lancer.stages.base.call`).
+    """
 
     query_id: str
     stage: str
     attempt: int = 1
     reason: str
     detail: str
+    input_digest: str = ""
 
     def row(self) -> dict[str, object]:
         """As a row of the failures table."""

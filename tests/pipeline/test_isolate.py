@@ -63,6 +63,8 @@ def test_a_query_that_kills_the_engine_each_time_is_set_aside_and_no_other() -> 
     poison = [f for f in output.failures if f.reason == POISON]
     assert [(f.query_id, f.stage, f.attempt) for f in poison] == [("q2", "judge", 2)]
     assert "killed it 2 times" in poison[0].detail
+    assert len({f.input_digest for f in output.failures}) == 1, "that of q2"
+    assert poison[0].input_digest
     assert "death 3" in poison[0].detail, "once among others, twice alone"
     assert {f.query_id for f in output.failures} == {"q2"}
     assert POISON in QUERY_REASONS
