@@ -129,7 +129,10 @@ class PairScorer(Protocol):
     """Scores (document, sub-question) pairs."""
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
-        """One `ScoredBlock` per block, in order; a block's scores do not depend on the calls around this one."""
+        """One `ScoredBlock` per block, in order; a block's scores do not depend on the calls around this one.
+
+        CallFailed: these blocks are too much for it, or one of them is; others are not.
+        """
         ...
 
 

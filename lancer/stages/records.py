@@ -11,7 +11,7 @@ import numpy as np
 from lancer.engines.protocols import Generation, ScoredBlock
 
 # Reasons for which a query counts as failed; others concern some of its cells or candidates.
-QUERY_REASONS: Final = frozenset({"no_candidates", "no_sub_questions", "engine_error", "poison"})
+QUERY_REASONS: Final = frozenset({"no_candidates", "no_sub_questions", "engine_error", "poison", "unforeseen"})
 
 
 @dataclass(frozen=True, kw_only=True)

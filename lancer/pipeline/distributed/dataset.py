@@ -22,7 +22,7 @@ from ray.util.annotations import RayDeprecationWarning
 from ray.util.metrics import Counter
 
 from lancer import errors
-from lancer.errors import LancerError
+from lancer.errors import LancerError, unforeseen
 from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.distributed.engine_pool import PooledEngines
 from lancer.pipeline.execute import StageReport, Surroundings, run_stage
@@ -134,6 +134,10 @@ def _guarded(call: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
         return call(table)
     except LancerError as error:
         return _result(error=json.dumps([type(error).__name__, str(error)]))
+    except ray.exceptions.RayError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the driver raises it, with its place in the code
+        return _result(error=json.dumps([LancerError.__name__, unforeseen(error)]))
 
 
 def raise_error(packed: str) -> None:

@@ -24,7 +24,7 @@ from lancer.engines.protocols import Block, Documents, EngineClock, Generation, 
 from lancer.engines.sources import DocumentSource
 from lancer.engines.table import EngineConfig, build_engine
 from lancer.engines.tokenizers import context_of, model_tokens
-from lancer.errors import EngineDied, EngineError, EngineNotStarted, LancerError
+from lancer.errors import CallFailed, EngineDied, EngineError, EngineNotStarted, LancerError, unforeseen
 from lancer.storage import Storage
 
 CALLERS = 64  # threads of an actor: more than shards in flight, so that no call waits outside the engine
@@ -87,6 +87,10 @@ class EngineActor:
                 if self._restarts < 0:
                     raise _too_often(self._name) from death
                 raise
+            except LancerError:
+                raise
+            except Exception as error:  # here it knows its place in the code
+                raise CallFailed(f"engine {self._name!r} failed: {unforeseen(error)}") from error
 
     @contextmanager
     def _place(self, alone: bool) -> Iterator[None]:
@@ -178,8 +182,9 @@ class EnginePool:
         return self._actors[number % len(self._actors)]
 
     def call(self, calls: Sequence[tuple[Any, ray.ObjectRef[Any]]]) -> list[Any]:
-        """Waits for all of (actor, its call). EngineDied: an actor died under one and is back; EngineError: it stays
-        dead, or its engine failed. `answered` then holds the results of the others, by number."""
+        """Waits for all of (actor, its call). EngineDied: an actor died under one and is back; CallFailed: its engine
+        failed at it; EngineError: it stays dead, or its engine cannot go on. `answered` then holds the results of the
+        others, by number."""
         results: dict[int, Any] = {}
         failed: list[Exception] = []
         for number, (actor, ref) in enumerate(calls):
@@ -189,9 +194,11 @@ class EnginePool:
                 failed.append(error.cause if isinstance(error.cause, LancerError) else error)
             except ray.exceptions.RayActorError as error:
                 failed.append(self._after_death(actor, error))
+            except ray.exceptions.RayError as error:
+                failed.append(EngineError(f"engine {self.name!r} did not answer: {str(error).splitlines()[0]}"))
         if not failed:
             return list(results.values())
-        worst = max(failed, key=lambda error: not isinstance(error, EngineDied))  # which can be mended
+        worst = max(failed, key=lambda error: not isinstance(error, EngineDied | CallFailed))  # which can be mended
         if isinstance(worst, EngineError):
             worst.answered = results
         raise worst

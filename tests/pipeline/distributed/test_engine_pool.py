@@ -10,7 +10,7 @@ import pytest
 from lancer.engines.protocols import EngineClock
 from lancer.engines.sources import DocumentSource
 from lancer.engines.synthetic import SyntheticConfig
-from lancer.errors import EngineDied, EngineError
+from lancer.errors import CallFailed, EngineDied, EngineError
 from lancer.pipeline.distributed import engine_pool
 from lancer.pipeline.distributed.engine_pool import EngineActor, affinity
 from lancer.prompts import decompose, judge
@@ -124,3 +124,13 @@ def test_an_engine_that_dies_again_and_again_inside_its_process_is_given_up(monk
         assert not isinstance(given_up.value, EngineDied), "no row is to blame"
     assert engine.loads == 3, "the first one and two restarts"
     assert actor.clock().busy_s == 3.0, "what it took is still told, and no engine is built for that"
+
+
+def test_what_nobody_foresaw_in_an_engine_is_a_failed_call_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Mortal):
+        def work(self) -> None:
+            raise RuntimeError("a slip")
+
+    actor = actor_of(Broken(), monkeypatch)
+    with pytest.raises(CallFailed, match=r"engine 'llm' failed: RuntimeError: a slip \(lancer/.*engine_pool\.py:\d+"):
+        actor.call("work")
