@@ -144,6 +144,9 @@ def order_field(name: str) -> pa.Field:
     return pa.field(f"order.{name}", ORDER, nullable=False)
 
 
+# Beside what a stage reads, only where failed rows are retried: what was answered for this row could not be used.
+RETRY: Final = pa.field("retry", pa.bool_(), nullable=False)
+
 INPUT_SCHEMA: Final = pa.schema(
     [QUERY_ID, TEXT, TITLE, BACKGROUND, PROBLEM_STATEMENT, GIVEN_CANDIDATES, GIVEN_SUB_QUESTIONS]
 )

@@ -7,7 +7,9 @@ covers all that an answer depends on: the request itself here, the engine and it
 
     <store>/calls/<engine identity>/<shard prefix>-<writer>-<number>-<digest>.parquet
 
-Failed calls are not written down: they are made again. So are those of a damaged file.
+Failed calls are not written down: they are made again. So are those of a damaged file. Where an answer could not be
+used, a retry asks again (`Sampling.fresh`): the new answer is written down beside the old one, its key with a number
+behind it, and of several the last one counts.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -66,6 +68,11 @@ def call_prefix(name: str) -> str:
     return name.rsplit("/", 1)[-1].split("-", 1)[0]
 
 
+def numbered(key: str, number: int) -> str:
+    """The key of a call that is made once more; 0 = the first time."""
+    return f"{key}~{number}" if number else key
+
+
 class CallRow(NamedTuple):
     """A row of `CALL_SCHEMA`; what is null there has a default."""
 
@@ -98,6 +105,7 @@ class Journal:
         self._storage, self._folder, self._prefix = storage, folder, prefix
         self._files = tuple(files)
         self._paid: dict[str, CallRow] | None = None  # by key, of the files
+        self._numbers: dict[str, int] = {}  # of the last answer there, of those that were asked for again
         self._made: dict[str, CallRow] = {}  # by key, since
         self._new: list[CallRow] = []  # not yet written
         self._own: list[str] = []
@@ -110,6 +118,8 @@ class Journal:
         with self._lock:
             if self._paid is None:
                 self._paid = {row.key: row for row in self._read_files()}
+                for key, _, number in (name.partition("~") for name in self._paid if "~" in name):
+                    self._numbers[key] = max(int(number), self._numbers.get(key, 0))
             if not self._paid and not self._made:
                 return [None] * len(keys)
             return [self._answer(key, self._paid) for key in keys]
@@ -121,8 +131,13 @@ class Journal:
             rows = {**(self._paid or {}), **self._made}
             return [Answer(row, reused=key not in self._made) for key, row in rows.items() if row.scores is not None]
 
+    def next_numbers(self, keys: Sequence[str]) -> list[int]:
+        """Of each call, the number under which none of the files has an answer."""
+        self.get(())
+        return [self._numbers.get(key, 0) + 1 for key in keys]
+
     def _answer(self, key: str, paid: dict[str, CallRow]) -> Answer | None:
-        row = self._made.get(key) or paid.get(key)
+        row = self._made.get(key) or paid.get(numbered(key, self._numbers.get(key, 0)))
         return row and Answer(row, reused=key not in self._made)
 
     def add(self, rows: Sequence[CallRow]) -> None:
@@ -193,19 +208,24 @@ class JournalledText:
     def generate(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
     ) -> list[Generation]:
-        """See `lancer.engines.protocols.TextEngine`; answers from the journal are marked as reused."""
+        """See `lancer.engines.protocols.TextEngine`; answers from the journal are marked as reused.
+
+        What is asked again has a seed of its own.
+        """
+        fresh, sampling = sampling.fresh, replace(sampling, fresh=False)
         keys = list(map(RequestDigests(sampling), prompts))
+        numbers = self._journal.next_numbers(keys) if fresh else [0] * len(keys)
+        keys = list(map(numbered, keys, numbers))
         answers = [_generation(answer) for answer in self._journal.get(keys)]
         todo = [i for i, answer in enumerate(answers) if answer is None]
-        chunks = [todo[at : at + CHUNK] for at in range(0, len(todo), CHUNK)]
         with ThreadPoolExecutor(CHUNKS_IN_FLIGHT) as pool:
             running: dict[Future[list[Generation]], list[int]] = {}
             try:
-                for chunk in chunks:
+                for number, chunk in _chunks(todo, numbers):
                     if len(running) == CHUNKS_IN_FLIGHT:
                         self._collect(running, keys, answers)
-                    asked = [prompts[i] for i in chunk]
-                    running[pool.submit(self._engine.generate, asked, sampling, priority=priority)] = chunk
+                    asked, seeded = [prompts[i] for i in chunk], replace(sampling, seed=sampling.seed + number)
+                    running[pool.submit(self._engine.generate, asked, seeded, priority=priority)] = chunk
                 while running:
                     self._collect(running, keys, answers)
             except LancerError:
@@ -238,6 +258,14 @@ class JournalledText:
             raise failed
         for i, generation in new.items():
             answers[i] = generation
+
+
+def _chunks(todo: Sequence[int], numbers: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """What goes out together: of one number, `CHUNK` prompts at most."""
+    for number in sorted({numbers[i] for i in todo}):
+        own = [i for i in todo if numbers[i] == number]
+        for at in range(0, len(own), CHUNK):
+            yield number, own[at : at + CHUNK]
 
 
 def _generation(answer: Answer | None) -> Generation | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from lancer.pipeline.folder import read_list
 from lancer.pipeline.journal import call_prefix
 from lancer.pipeline.plan import Plan, Shard, overlapping
 from lancer.pipeline.store import RunStore, in_order, parquet_bytes, tables_of
+from lancer.stages.records import ANSWER_REASONS
 from lancer.storage import join
 
 Mode = Literal["resume", "overwrite", "fail-if-exists"]
@@ -31,13 +32,15 @@ class Work:
     """What there is to do.
 
     parts: (stage, shard) → its part, for those that are there; done: those of them that can stay; finals: shard → its
-    files in the final tables; todo: the shards that are not finished.
+    files in the final tables; todo: the shards that are not finished; retry: (stage, shard) → the queries for which
+    what was answered before must not do again.
     """
 
     parts: dict[tuple[str, str], str]
     done: frozenset[tuple[str, str]]
     finals: dict[str, list[str]]
     todo: tuple[Shard, ...]
+    retry: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def needs(self, stage: str) -> bool:
         """Whether some shard has to run that stage."""
@@ -103,14 +106,14 @@ def find_work(plan: Plan, store: RunStore, *, retry_failed: bool = False) -> Wor
     parts = store.parts(plan.stages, plan.shards)
     done = frozenset(parts)
     finals = finish.final_parts(plan, store)
-    if retry_failed:
-        done -= frozenset(_to_retry(plan, store, parts, finals))
+    retry = dict(_to_retry(plan, store, parts, finals)) if retry_failed else {}
+    done -= retry.keys()
     todo = tuple(
         s
         for s in plan.shards
         if len(finals[s.id]) < len(tables_of(plan.stages)) or any((p.name, s.id) not in done for p in plan.stages)
     )
-    return Work(parts, done, finals, todo)
+    return Work(parts, done, finals, todo, retry)
 
 
 def with_failures(shards: Sequence[Shard], finals: dict[str, list[str]], store: RunStore) -> list[Shard]:
@@ -123,8 +126,8 @@ def with_failures(shards: Sequence[Shard], finals: dict[str, list[str]], store: 
 
 def _to_retry(
     plan: Plan, store: RunStore, parts: dict[tuple[str, str], str], finals: dict[str, list[str]]
-) -> Iterator[tuple[str, str]]:
-    """The (stage, shard) with failure records, and those that read what such a stage adds."""
+) -> Iterator[tuple[tuple[str, str], list[str]]]:
+    """The (stage, shard) with failure records, and those that read what such a stage adds; see `Work.retry`."""
     there = [
         (stage, shard, part)
         for shard in with_failures(plan.shards, finals, store)
@@ -132,19 +135,20 @@ def _to_retry(
         if (part := parts.get((stage.name, shard.id))) is not None
     ]
     changed: dict[str, set[str]] = {}  # shard → columns
-    for (stage, shard, _), failed in zip(there, in_order(lambda at: _has_failed(store, at[2]), there), strict=True):
+    for (stage, shard, _), failures in zip(there, in_order(lambda at: _failures(store, at[2]), there), strict=True):
         columns = changed.setdefault(shard.id, set())
-        if failed or columns & {f.name for f in stage.stage.reads}:
+        if failures or failures is None or columns & {f.name for f in stage.stage.reads}:
             columns |= {f.name for f in stage.stage.adds}
-            yield stage.name, shard.id
+            unread = {f["query_id"] for f in failures or () if f["reason"] in ANSWER_REASONS}
+            yield (stage.name, shard.id), sorted(unread)
 
 
-def _has_failed(store: RunStore, part: str) -> bool:
-    """Also when it is damaged: then it is made again."""
+def _failures(store: RunStore, part: str) -> list[dict[str, Any]] | None:
+    """None when it is damaged: then it is made again."""
     try:
-        return bool(read_list(store, part, "failures"))
+        return read_list(store, part, "failures")
     except DamagedError:
-        return True
+        return None
 
 
 def journal_files(plan: Plan, store: RunStore, work: Work) -> dict[str, dict[str, tuple[str, ...]]]:

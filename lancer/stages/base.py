@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from lancer import schema
 from lancer.digests import digest
 from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Documents, PairScorer, SearchEngine, TextEngine
@@ -96,12 +97,15 @@ def check_chain(stages: Sequence[Stage], start: pa.Schema) -> None:
 def call(stage: Stage, batch: pa.Table, engines: Engines) -> tuple[pa.Table, StageOutput]:
     """Runs a stage on a batch; returns the added columns beside `query_id`, under the pinned types, and the output.
 
+    The stage sees what it reads, and `lancer.schema.RETRY` where the batch has it.
     A stage that breaks its own contract is a bug: TypeError or ValueError, not a row failure.
     """
     for need in stage.reads:
         if batch.schema.field(need.name).type != need.type:
             raise TypeError(f"stage {stage.name!r}: column {need.name!r} is {batch.schema.field(need.name).type}")
-    output = stage.run(batch.select(["query_id", *(f.name for f in stage.reads if f.name != "query_id")]), engines)
+    names = ["query_id", *(f.name for f in stage.reads if f.name != "query_id")]
+    names += [schema.RETRY.name] * (schema.RETRY.name in batch.column_names)
+    output = stage.run(batch.select(names), engines)
     if set(output.columns) != {f.name for f in stage.adds}:
         raise ValueError(f"stage {stage.name!r} must add {[f.name for f in stage.adds]}, gave {sorted(output.columns)}")
     digests = input_digests(stage, batch, {failure.query_id for failure in output.failures})

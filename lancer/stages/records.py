@@ -13,6 +13,9 @@ from lancer.engines.protocols import Generation, ScoredBlock
 # Reasons for which a query counts as failed; others concern some of its cells or candidates.
 QUERY_REASONS: Final = frozenset({"no_candidates", "no_sub_questions", "engine_error", "poison", "unforeseen"})
 
+# Reasons that may lie in what an engine answered, so that the same call must not be answered with that again.
+ANSWER_REASONS: Final = frozenset({"unreadable", "too_few", "no_sub_questions", "error"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerRecord:
