@@ -12,7 +12,7 @@ import pytest
 from lancer.engines.protocols import Sampling
 from lancer.errors import CallFailed, EngineDied, EngineError, StorageError
 from lancer.pipeline.isolate import ENGINE_ERROR, POISON, UNFORESEEN, call_isolating, call_one_by_one
-from lancer.stages import readouts
+from lancer.prompts.reading import read_rating
 from lancer.stages.base import Stage, StageOutput
 from lancer.stages.decompose import Decompose, DecomposeConfig
 from lancer.stages.estimate import Estimate, EstimateConfig
@@ -120,14 +120,12 @@ def test_a_pair_that_a_scorer_cannot_score_costs_its_query_alone() -> None:
 
 
 def test_what_nobody_foresaw_of_one_query_is_recorded_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = readouts.read_rating
-
     def broken(text: str, **options: Any) -> Any:
         if text == "5 of fire":
             raise KeyError("a reader's slip")
-        return read(text, **options)
+        return read_rating(text, **options)
 
-    monkeypatch.setattr(readouts, "read_rating", broken)
+    monkeypatch.setattr("lancer.stages.readouts.read_rating", broken)
     engines = Engines(text=ScriptedText(lambda text, _: "5 of fire" if "of fire" in text else "4"), texts=TEXTS)
     columns, output = judged(engines)
     assert columns["ratings"].to_pylist() == [[[4, 4], [4, 4]], [[None], [None]], [[4]]]

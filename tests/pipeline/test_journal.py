@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,40 @@ def test_a_damaged_file_is_never_believed(tmp_path: Path, kind: str, caplog: pyt
     engine = ScriptedText(lambda text, sampling: "asked again")
     assert JournalledText(engine, journal(tmp_path)).generate(prompts("a"), SAMPLING)[0].text == "asked again"
     assert f"{file} is damaged" in caplog.text
+
+
+FRESH = Sampling(max_tokens=3, temperature=0.5, seed=7, fresh=True)
+
+
+def seeds_of(engine: ScriptedText) -> list[int]:
+    return [sampling.seed for _, sampling, _ in engine.calls]
+
+
+def test_what_is_asked_afresh_counts_from_then_on(tmp_path: Path) -> None:
+    plain = replace(FRESH, fresh=False)
+    for number in range(3):
+        engine, own = ScriptedText(lambda text, s, n=number: f"{text}{n}"), journal(tmp_path)  # type: ignore[misc]
+        text = JournalledText(engine, own)
+        if number == 0:
+            text.generate(prompts("a", "b"), plain)
+        else:
+            assert [g.text for g in text.generate(prompts("a"), plain)] == [f"a{number - 1}"], "the last answer"
+            assert [(g.text, g.reused) for g in text.generate(prompts("a"), FRESH)] == [(f"a{number}", False)]
+            text.generate(prompts("a"), FRESH)
+        own.close()
+        assert len(engine.calls) == 1, "once per journal, also when a stage has to begin again"
+        assert seeds_of(engine) == [7 + number], "with a seed of its own"
+        assert not any(sampling.fresh for _, sampling, _ in engine.calls)
+    late = JournalledText(ScriptedText(lambda text, sampling: "never asked"), journal(tmp_path))
+    assert [(g.text, g.reused) for g in late.generate(prompts("a", "b"), plain)] == [("a2", True), ("b0", True)]
+
+
+def test_prompts_that_were_asked_differently_often_go_out_apart(tmp_path: Path) -> None:
+    for texts in (("a",), ("a", "b"), ("a", "b", "c")):
+        engine, own = ScriptedText(lambda text, sampling: str(sampling.seed)), journal(tmp_path)
+        generations = JournalledText(engine, own).generate(prompts(*texts), FRESH)
+        own.close()
+    assert [g.text for g in generations] == ["10", "9", "8"]
 
 
 def test_after_an_engine_died_only_what_it_did_not_answer_is_asked_again(tmp_path: Path) -> None:

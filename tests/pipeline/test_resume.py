@@ -52,11 +52,12 @@ class Folder:
         config = judged_config(self.path, *overrides)
         return make_plan(config, read_inputs(config, Storage()), Storage(), shard_bits=shard_bits)
 
-    def finish(self, plan: Plan, failures: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    def finish(self, plan: Plan, failures: Sequence[tuple[str, str]] = (), reason: str = "error") -> dict[str, Any]:
         """All parts and tables of a plan; (stage, shard) in `failures` get a failure record. Returns run.json."""
         for shard in plan.shards:
             for stage in plan.stages:
-                self.part(plan, stage.name, shard.id, failed=(stage.name, shard.id) in failures)
+                failed = reason if (stage.name, shard.id) in failures else ""
+                self.part(plan, stage.name, shard.id, reason=failed)
             for table in TABLES:
                 content = shard.table.select(["query_id"])
                 if table == "failures.parquet":
@@ -72,10 +73,11 @@ class Folder:
         self.store.write_json(record)
         return record
 
-    def part(self, plan: Plan, name: str, shard_id: str, *, failed: bool = False) -> str:
+    def part(self, plan: Plan, name: str, shard_id: str, *, reason: str = "") -> str:
         stage = next(s for s in plan.stages if s.name == name)
         shard = next(s for s in plan.shards if s.id == shard_id)
-        row = {"query_id": shard.table["query_id"][0].as_py(), "failures": [failure(shard, name)] if failed else []}
+        failures = [failure(shard, name, reason)] if reason else []
+        row = {"query_id": shard.table["query_id"][0].as_py(), "failures": failures}
         empty = {f.name: "" if str(f.type) == "string" else [] for f in part_schema(stage)}
         part = pa.Table.from_pylist([empty | row], schema=part_schema(stage))
         return self.store.write_table(self.store.part(stage, shard), part)
@@ -284,6 +286,18 @@ def test_only_shards_with_failures_are_read(folder: Folder, monkeypatch: pytest.
     opened.clear()
     find_work(plan, folder.store, retry_failed=True)
     assert sorted(opened) == sorted(work.parts[stage, failed.id] for stage in STAGES)
+
+
+@pytest.mark.parametrize(
+    ("reason", "again"), [("unreadable", ["q3"]), ("too_few", ["q3"]), ("poison", []), ("engine_error", [])]
+)
+def test_a_retry_knows_for_whom_an_answer_must_not_do_again(folder: Folder, reason: str, again: list[str]) -> None:
+    plan = folder.plan()
+    failed = plan.shards[1].id
+    folder.finish(plan, failures=[("judge", failed)], reason=reason)
+    assert find_work(plan, folder.store).retry == {}
+    work = find_work(plan, folder.store, retry_failed=True)
+    assert work.retry == {("judge", failed): again, ("select", failed): []}
 
 
 def test_a_damaged_part_of_a_shard_with_failures_is_made_again(folder: Folder) -> None:
