@@ -56,8 +56,8 @@ class Folder:
         """All parts and tables of a plan; (stage, shard) in `failures` get a failure record. Returns run.json."""
         for shard in plan.shards:
             for stage in plan.stages:
-                failed = reason if (stage.name, shard.id) in failures else ""
-                self.part(plan, stage.name, shard.id, reason=failed)
+                own = reason if (stage.name, shard.id) in failures else ""
+                self.part(plan, stage.name, shard.id, reason=own)
             for table in TABLES:
                 content = shard.table.select(["query_id"])
                 if table == "failures.parquet":
