@@ -7,6 +7,7 @@ LancerError                      1
 ├── SetupError                   5   this machine lacks a package, Java, a model
 ├── EngineError                  6   an engine did not start, or cannot go on
 │   ├── EngineDied               6   it died under some calls; it may be started again
+│   ├── CallFailed               6   it failed at some calls; it goes on with others
 │   └── EngineNotStarted         6   it was thought not to be needed
 ├── LimitError                   7   more failures than the config allows
 │   └── BudgetError              7   the run has spent what it may
@@ -19,9 +20,12 @@ LancerError                      1
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_PACKAGE: Final = Path(__file__).parent
 
 
 class LancerError(Exception):
@@ -93,6 +97,10 @@ class EngineDied(EngineError):
     """An engine died under some calls, one of which may be the cause; a new one can be started."""
 
 
+class CallFailed(EngineError):
+    """An engine failed at some calls, one of which may be the cause; it goes on with others."""
+
+
 class EngineNotStarted(EngineError):
     """A stage had to run again whose part seemed to be there, so its engine was not started."""
 
@@ -128,6 +136,18 @@ class StorageError(LancerError):
     """The object store does not answer, or refuses."""
 
     exit_code = 9
+
+
+def unforeseen(error: BaseException) -> str:
+    """What nobody foresaw, and where: the last place in our own code, if there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    where = ""
+    if frames:
+        last = own[-1] if own else frames[-1]
+        file = Path(last.filename).relative_to(_PACKAGE.parent) if own else last.filename
+        where = f" ({file}:{last.lineno}, in {last.name})"
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

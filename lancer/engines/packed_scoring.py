@@ -20,7 +20,7 @@ import numpy.typing as npt
 from lancer.engines.packed_classifiers import PackedClassifier
 from lancer.engines.pair_packing import Inputs, IntArray, Pack, PairTemplate, Truncation, Windows, build_inputs, split
 from lancer.engines.protocols import Block
-from lancer.errors import EngineError
+from lancer.errors import CallFailed
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ class PackedScorer:
     def scores(self, inputs: Inputs, pairs: int) -> npt.NDArray[np.float32]:
         """Of each pair: the maximum over its inputs; NaN if one of them is NaN or cannot be built.
 
-        One call at a time. EngineError: the model failed, or one pair alone does not fit the memory.
+        One call at a time. CallFailed: the model failed, or one pair alone does not fit the memory.
         """
         of_input = np.full(len(inputs.total), np.nan, np.float32)
         # The longest first: if the memory is too small, that shows at once. Stable, so equal lengths keep their order.
@@ -146,11 +146,9 @@ class PackedScorer:
                 return probabilities
             except (RuntimeError, MemoryError) as error:
                 if not _is_out_of_memory(error):
-                    raise EngineError(f"the cross-encoder failed: {error}") from error
+                    raise CallFailed(f"the cross-encoder failed: {error}") from error
                 if len(rows) == 1:
-                    raise EngineError(
-                        f"no memory for one pair of {tokens} tokens; lower max_tokens: {error}"
-                    ) from error
+                    raise CallFailed(f"no memory for one pair of {tokens} tokens; lower max_tokens: {error}") from error
             self._most = tokens // 2
             log.warning("out of memory with a pack of %d tokens, going on with half; lower batch_tokens", tokens)
             if torch.cuda.is_available():

@@ -42,6 +42,7 @@ class Sampling:
     json_schema: str | None = None
     logprobs_of: tuple[str, ...] | None = None  # log-probabilities of these as the first token, before any restriction
     score: bool = False  # log-probabilities of the prompt's `scored` part, per token; the output means nothing
+    fresh: bool = False  # an answer that was kept could not be used: ask again; engines leave it out of account
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,10 @@ class PairScorer(Protocol):
     """Scores (document, sub-question) pairs."""
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
-        """One `ScoredBlock` per block, in order; a block's scores do not depend on the calls around this one."""
+        """One `ScoredBlock` per block, in order; a block's scores do not depend on the calls around this one.
+
+        CallFailed: these blocks are too much for it, or one of them is; others are not.
+        """
         ...
 
 

@@ -1,7 +1,8 @@
 """`lancer cost`: what a run has cost, from its ledger and the clocks of its engines over all sessions. No Ray.
 
-The ledger is of the results as they are now. Seconds of engines are of everything that sessions did, also for settings
-that have changed since; they are shared among the records of now.
+The ledger is of the results as they are now. Seconds and tokens of engines are of everything that sessions did, also
+for settings that have changed since: the seconds are shared among the records of now, tokens of no record have a row of
+their own, and the total is what was spent.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from lancer.pipeline.pricing import (
 from lancer.stages.records import LedgerRecord
 
 NO_STAGE: Final = "(no stage)"  # engines that were held without a call in the ledger
+# Tokens that are paid for and in no record of now: of calls under way or killed, answered from the journal since, or of
+# settings that have changed.
+NOT_IN_LEDGER: Final = "(not in the ledger)"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,20 @@ class EngineCost:
         """What it cost without being called by any record."""
         return self.use.for_time(self.use.device_s) if self.shared_by is None else Money()
 
+    @property
+    def lost(self) -> Money:
+        """What tokens cost that no record has; never less than nothing, as a killed session's last clock is old."""
+        use, sums = self.use, self.sums
+        prompt = use.tokens - use.output_tokens
+        counted = use.for_tokens(prompt=prompt, cached=use.cached_tokens, output=use.output_tokens)
+        own = use.for_tokens(prompt=sums.prompt_tokens, cached=sums.cached_tokens, output=sums.output_tokens)
+        return Money(max(0.0, counted.usd - own.usd))
+
+    @property
+    def money(self) -> Money:
+        """All that it cost."""
+        return self.sums.money + self.unshared + self.lost
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON: its own count of calls and tokens beside the ledger's."""
         return {
@@ -64,7 +82,7 @@ class EngineCost:
             "calls_in_ledger": self.sums.calls,
             "tokens": self.use.tokens,
             "tokens_in_ledger": self.sums.tokens,
-            **(self.sums.money + self.unshared).as_dict(),
+            **self.money.as_dict(),
         }
 
 
@@ -98,7 +116,7 @@ class SessionTime:
 class Cost:
     """What `read_cost` found. `per_query`: measure → p50, p95 and maximum over queries.
 
-    The sums of `stages`, NO_STAGE among them, are the total.
+    The sums of `stages`, NO_STAGE and NOT_IN_LEDGER among them, are the total.
     """
 
     output: str
@@ -178,6 +196,10 @@ def cost_of(run: RunFolder) -> Cost:
         stages[NO_STAGE] = no_stage
         total.device_s += no_stage.device_s
         total.money += no_stage.money
+    lost = sum((engine.lost for engine in engines), Money())
+    if lost.usd:
+        stages[NOT_IN_LEDGER] = Sums(queries=total.queries, money=lost)
+    total.money += lost
     return Cost(
         output=run.store.root,
         status=run.status,

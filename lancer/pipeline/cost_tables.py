@@ -78,7 +78,7 @@ def _engine_table(engines: Iterable[EngineCost]) -> Table:
             f"{use.replicas} x {use.devices:g}",
             *seconds,
             f"{use.device_s / HOUR_S:,.4f}",
-            usd(engine.sums.money + engine.unshared),
+            usd(engine.money),
             engine.shared_by or "nothing",
             _count(use.calls),
             _count(use.tokens),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancer import schema
+from lancer.digests import digest
 from lancer.errors import DamagedError
 from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.isolate import call_isolating, call_one_by_one
 from lancer.pipeline.journal import Journal
 from lancer.pipeline.journalled import JournalledEngines
-from lancer.pipeline.plan import PlannedStage, digest
+from lancer.pipeline.plan import PlannedStage
 from lancer.pipeline.store import RunStore, part_table
 from lancer.schema import CellStatus
 from lancer.stages.base import Engines
@@ -73,11 +74,19 @@ class Surroundings:
 
 
 def run_stage(
-    stage: PlannedStage, table: pa.Table, *, name: str, there: str | None, redo: bool, at: Surroundings
+    stage: PlannedStage,
+    table: pa.Table,
+    *,
+    name: str,
+    there: str | None,
+    redo: bool,
+    at: Surroundings,
+    retry: Collection[str] = (),
 ) -> tuple[pa.Table, StageReport]:
     """The shard's table with the stage's columns: read from its part, else computed and committed under `name`.
 
-    `there` is the part, if there is one; with `redo`, or when it turns out to be damaged, it is replaced.
+    `there` is the part, if there is one; with `redo`, or when it turns out to be damaged, it is replaced. `retry`: the
+    queries for which what was answered before must not do again.
     """
     start = time.monotonic()
     reads = [f.name for f in stage.stage.reads if f.name != "query_id"]
@@ -100,7 +109,7 @@ def run_stage(
             # not be found again when this ends here.
             for old in at.store.find(name):
                 at.store.storage.delete(old)
-        part = _compute(stage, table, at).replace_schema_metadata({MADE_FROM: made_from})
+        part = _compute(stage, table, at, retry).replace_schema_metadata({MADE_FROM: made_from})
         at.store.write_table(name, part)
     for new in stage.stage.adds:
         table = table.append_column(new, part[new.name])
@@ -109,7 +118,10 @@ def run_stage(
     return table, report_of(stage, part, reused=reused, seconds=time.monotonic() - start)
 
 
-def _compute(stage: PlannedStage, table: pa.Table, at: Surroundings) -> pa.Table:
+def _compute(stage: PlannedStage, table: pa.Table, at: Surroundings, retry: Collection[str]) -> pa.Table:
+    if retry:
+        again = [query_id in retry for query_id in table["query_id"].to_pylist()]
+        table = table.append_column(schema.RETRY, pa.array(again))
     journals = at.journals()
     call = call_isolating
     if at.attempts.one_by_one:

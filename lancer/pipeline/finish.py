@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancer import schema
+from lancer.digests import digest
 from lancer.errors import DamagedError
 from lancer.formats.runs import run_writer
-from lancer.pipeline.plan import Plan, Shard, digest
+from lancer.pipeline.plan import Plan, Shard
 from lancer.pipeline.store import RANKING, STAGE_TABLES, TABLES, RunStore, in_order, tables_of
 
 FIRST_STAGE = "first_stage.trec"

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from lancer.config import Config
-from lancer.errors import DamagedError, InputError, OutputError
+from lancer.errors import InputError, OutputError
 from lancer.pipeline.finish import final_name
 from lancer.pipeline.lease import DEAD_S, FOLDER, dead_here, read_session, tokens
+from lancer.pipeline.named import without_digest
 from lancer.pipeline.plan import Plan
 from lancer.pipeline.store import RunStore, in_order
 from lancer.storage import Entry, Storage, StorageConfig
@@ -123,7 +124,7 @@ class RunFolder:
 
     def files(self, folder: str) -> dict[str, Entry]:
         """What is there below a folder, by name without digest."""
-        return {entry.uri.rpartition("-")[0]: entry for entry in self.store.storage.list(self.store.uri(folder))}
+        return {without_digest(entry.uri): entry for entry in self.store.storage.list(self.store.uri(folder))}
 
 
 def open_run(root: str, endpoint: str | None = None) -> RunFolder:
@@ -170,11 +171,8 @@ def read_sessions(store: RunStore) -> tuple[Session, ...]:
 
 
 def read_list(store: RunStore, uri: str, column: str) -> list[dict[str, Any]]:
-    """The records in a part's column `ledger` or `failures`. DamagedError: it is no such file."""
-    try:
-        table = pq.read_table(io.BytesIO(store.storage.read(uri)), columns=[column])
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedError(uri, str(error).splitlines()[0]) from None
+    """The records in a part's column `ledger` or `failures`. DamagedError: it is not what was written."""
+    table = pq.read_table(io.BytesIO(store.read_checked(uri)), columns=[column])
     return [record for of_query in table[column].to_pylist() for record in of_query]
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from lancer.digests import digest
 from lancer.errors import InputError, OutputError
 from lancer.pipeline.cost import Cost, cost_of
 from lancer.pipeline.folder import RunFolder
 from lancer.pipeline.forecast import Forecast, StageForecast, forecast_of
-from lancer.pipeline.plan import digest
 from lancer.pipeline.pricing import HOUR_S, Sums
 from lancer.pipeline.store import RunStore
 

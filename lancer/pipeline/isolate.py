@@ -1,9 +1,12 @@
-"""When an engine dies under a shard, or its worker with it: its queries go again one by one, and only one that kills
-the engine or the worker by itself, again and again, is set aside. Those that merely shared it are not blamed."""
+"""When an engine dies under a shard or fails at it, its worker dies, or a stage fails in a way that nobody foresaw: the
+shard's queries go again one by one, and only one that does the same by itself is set aside; one that kills, when it has
+done so again and again. Those that merely were beside it are not blamed."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,25 +24,33 @@ from lancer.engines.protocols import (
     SearchEngine,
     TextEngine,
 )
-from lancer.errors import EngineDied
-from lancer.stages.base import Engines, Stage, StageOutput, call
+from lancer.errors import CallFailed, EngineDied, LancerError, unforeseen
+from lancer.stages.base import Engines, Stage, StageOutput, call, input_digests
 from lancer.stages.records import Failure
 
-POISON = "poison"  # reason of a query that was set aside; one of QUERY_REASONS
+log = logging.getLogger(__name__)
+
+# Reasons of queries that were set aside, all among QUERY_REASONS.
+POISON: Final = "poison"
+ENGINE_ERROR: Final = "engine_error"
+UNFORESEEN: Final = "unforeseen"
 
 
 def call_isolating(
     stage: Stage, batch: pa.Table, engines: Engines, *, alone: Callable[[], Engines], attempts: int
 ) -> tuple[pa.Table, StageOutput]:
-    """`lancer.stages.base.call`, or what is left of it when an engine dies: every row is there.
+    """`lancer.stages.base.call`, or what is left of it when it fails: every row is there.
 
     `alone` gives the engines for calls that nothing else runs beside. A row that kills the engine `attempts` times
-    there gets what the stage makes of failed calls, and a failure record.
+    there, or fails by itself, gets what the stage makes of failed calls, and a failure record. What concerns more than
+    a row is raised: every other error of `lancer.errors`, and what a stage raises without any engine too.
     """
     try:
         return call(stage, batch, engines)
-    except EngineDied:
-        pass
+    except Exception as error:
+        if not _may_be_of_a_row(error):
+            raise
+        log.warning("stage %r: its queries go one by one, after %s", stage.name, unforeseen(error))
     return _joined([_alone(stage, row, alone(), attempts) for row in _rows(batch)])
 
 
@@ -61,7 +72,8 @@ def call_one_by_one(
         if begin(row["query_id"][0].as_py()):
             results.append(call_isolating(stage, row, engines, alone=alone, attempts=attempts))
         else:
-            results.append(_set_aside(stage, row, attempts, f"by itself, it killed its worker {attempts} times"))
+            why = f"by itself, it killed its worker {attempts} times"
+            results.append(_set_aside(stage, row, why, attempt=attempts))
     return _joined(results)
 
 
@@ -82,14 +94,45 @@ def _alone(stage: Stage, row: pa.Table, engines: Engines, attempts: int) -> tupl
             return call(stage, row, engines)
         except EngineDied as error:
             died = str(error)
-    return _set_aside(stage, row, attempts, f"alone in the engine, it killed it {attempts} times: {died}")
+        except Exception as error:
+            if not _may_be_of_a_row(error):
+                raise
+            return _failed(stage, row, error)
+    why = f"alone in the engine, it killed it {attempts} times: {died}"
+    return _set_aside(stage, row, why, attempt=attempts)
 
 
-def _set_aside(stage: Stage, row: pa.Table, attempts: int, why: str) -> tuple[pa.Table, StageOutput]:
+def _may_be_of_a_row(error: Exception) -> bool:
+    return isinstance(error, EngineDied | CallFailed) or not isinstance(error, LancerError)
+
+
+def _failed(stage: Stage, row: pa.Table, error: Exception) -> tuple[pa.Table, StageOutput]:
+    of_engine = isinstance(error, CallFailed)
+    try:
+        return _set_aside(
+            stage,
+            row,
+            str(error) if of_engine else unforeseen(error),
+            reason=ENGINE_ERROR if of_engine else UNFORESEEN,
+        )
+    except Exception:  # noqa: BLE001 - the stage fails whatever engines say: nothing can take the row's place
+        raise error from None
+
+
+def _set_aside(
+    stage: Stage, row: pa.Table, why: str, *, reason: str = POISON, attempt: int = 1
+) -> tuple[pa.Table, StageOutput]:
     table, output = call(stage, row, FailedEngines(f"set aside: {why}"))
-    query_id = row["query_id"][0].as_py()
-    poison = Failure(query_id=query_id, stage=stage.name, attempt=attempts, reason=POISON, detail=f"set aside: {why}")
-    return table, StageOutput({}, output.ledger, [*output.failures, poison])
+    ((query_id, digest),) = input_digests(stage, row, row["query_id"].to_pylist()).items()
+    failure = Failure(
+        query_id=query_id,
+        stage=stage.name,
+        attempt=attempt,
+        reason=reason,
+        detail=f"set aside: {why}",
+        input_digest=digest,
+    )
+    return table, StageOutput({}, output.ledger, [*output.failures, failure])
 
 
 class FailedEngines:

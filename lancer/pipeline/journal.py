@@ -7,21 +7,22 @@ covers all that an answer depends on: the request itself here, the engine and it
 
     <store>/calls/<engine identity>/<shard prefix>-<writer>-<number>-<digest>.parquet
 
-Failed calls are not written down: they are made again. So are those of a damaged file.
+Failed calls are not written down: they are made again. So are those of a damaged file. Where an answer could not be
+used, a retry asks again (`Sampling.fresh`): the new answer is written down beside the old one, its key with a number
+behind it, and of several the last one counts.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from lancer.engines.protocols import (
 )
 from lancer.engines.replay import RequestDigests
 from lancer.errors import EngineError, InputError, LancerError
+from lancer.pipeline.named import is_whole, with_digest
 from lancer.storage import Storage, join
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,11 @@ CALL_SCHEMA: Final = pa.schema(
 def call_prefix(name: str) -> str:
     """The shard prefix in the name of a journal's file."""
     return name.rsplit("/", 1)[-1].split("-", 1)[0]
+
+
+def numbered(key: str, number: int) -> str:
+    """The key of a call that is made once more; 0 = the first time."""
+    return f"{key}~{number}" if number else key
 
 
 class CallRow(NamedTuple):
@@ -98,6 +105,7 @@ class Journal:
         self._storage, self._folder, self._prefix = storage, folder, prefix
         self._files = tuple(files)
         self._paid: dict[str, CallRow] | None = None  # by key, of the files
+        self._numbers: dict[str, int] = {}  # of the last answer there, of those that were asked for again
         self._made: dict[str, CallRow] = {}  # by key, since
         self._new: list[CallRow] = []  # not yet written
         self._own: list[str] = []
@@ -109,7 +117,9 @@ class Journal:
         """The answer to each call, or None. The files are read at the first call."""
         with self._lock:
             if self._paid is None:
-                self._paid = {row.key: row for uri in self._files for row in self._read(uri)}
+                self._paid = {row.key: row for row in self._read_files()}
+                for key, _, number in (name.partition("~") for name in self._paid if "~" in name):
+                    self._numbers[key] = max(int(number), self._numbers.get(key, 0))
             if not self._paid and not self._made:
                 return [None] * len(keys)
             return [self._answer(key, self._paid) for key in keys]
@@ -121,8 +131,13 @@ class Journal:
             rows = {**(self._paid or {}), **self._made}
             return [Answer(row, reused=key not in self._made) for key, row in rows.items() if row.scores is not None]
 
+    def next_numbers(self, keys: Sequence[str]) -> list[int]:
+        """Of each call, the number under which none of the files has an answer."""
+        self.get(())
+        return [self._numbers.get(key, 0) + 1 for key in keys]
+
     def _answer(self, key: str, paid: dict[str, CallRow]) -> Answer | None:
-        row = self._made.get(key) or paid.get(key)
+        row = self._made.get(key) or paid.get(numbered(key, self._numbers.get(key, 0)))
         return row and Answer(row, reused=key not in self._made)
 
     def add(self, rows: Sequence[CallRow]) -> None:
@@ -137,20 +152,31 @@ class Journal:
         """Writes what is not yet written, as one file with what this writer wrote before."""
         with self._lock:
             if self._own and (self._new or len(self._own) > 1):
-                self._new = [row for uri in self._own for row in self._read(uri)] + self._new
+                self._new = list(self._made.values())
                 before, self._own = self._own, []
                 self._write(number=len(before))
                 for uri in before:
                     self._storage.delete(uri)
             self._write()
 
+    def _read_files(self) -> Iterator[CallRow]:
+        """The rows of all files. Where one is gone, its writer has put it together with others: that one is found."""
+        todo, seen = list(self._files), set(self._files)
+        while todo:
+            gone: set[str] = set()
+            for uri in todo:
+                try:
+                    yield from self._read(uri)
+                except InputError:
+                    gone.add(call_prefix(uri))
+            there = [entry.uri for prefix in sorted(gone) for entry in self._storage.list(self._folder, f"{prefix}-")]
+            todo = [uri for uri in there if uri not in seen]
+            seen.update(todo)
+
     def _read(self, uri: str) -> list[CallRow]:
-        """The rows of a file; none when it is gone (its writer has put it together with others) or damaged."""
-        try:
-            data = self._storage.read(uri)
-        except InputError:
-            return []
-        if not uri.endswith(f"-{_digest(data)}.parquet"):
+        """The rows of a file; none when it is damaged. InputError: it is gone."""
+        data = self._storage.read(uri)
+        if not is_whole(uri, data):
             log.warning("%s is damaged: what was answered there is asked again", uri)
             return []
         table = pq.read_table(io.BytesIO(data))
@@ -167,7 +193,7 @@ class Journal:
         columns = [pa.array(c, f.type) for c, f in zip(zip(*self._new, strict=True), CALL_SCHEMA, strict=True)]
         pq.write_table(pa.table(columns, schema=CALL_SCHEMA), buffer, compression="zstd")
         data = buffer.getvalue()
-        uri = join(self._folder, f"{self._prefix}-{self._writer}-{number:04d}-{_digest(data)}.parquet")
+        uri = with_digest(join(self._folder, f"{self._prefix}-{self._writer}-{number:04d}"), data)
         self._storage.write(uri, data)
         self._own.append(uri)
         self._new = []
@@ -182,19 +208,24 @@ class JournalledText:
     def generate(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
     ) -> list[Generation]:
-        """See `lancer.engines.protocols.TextEngine`; answers from the journal are marked as reused."""
+        """See `lancer.engines.protocols.TextEngine`; answers from the journal are marked as reused.
+
+        What is asked again has a seed of its own.
+        """
+        fresh, sampling = sampling.fresh, replace(sampling, fresh=False)
         keys = list(map(RequestDigests(sampling), prompts))
+        numbers = self._journal.next_numbers(keys) if fresh else [0] * len(keys)
+        keys = list(map(numbered, keys, numbers))
         answers = [_generation(answer) for answer in self._journal.get(keys)]
         todo = [i for i, answer in enumerate(answers) if answer is None]
-        chunks = [todo[at : at + CHUNK] for at in range(0, len(todo), CHUNK)]
         with ThreadPoolExecutor(CHUNKS_IN_FLIGHT) as pool:
             running: dict[Future[list[Generation]], list[int]] = {}
             try:
-                for chunk in chunks:
+                for number, chunk in _chunks(todo, numbers):
                     if len(running) == CHUNKS_IN_FLIGHT:
                         self._collect(running, keys, answers)
-                    asked = [prompts[i] for i in chunk]
-                    running[pool.submit(self._engine.generate, asked, sampling, priority=priority)] = chunk
+                    asked, seeded = [prompts[i] for i in chunk], replace(sampling, seed=sampling.seed + number)
+                    running[pool.submit(self._engine.generate, asked, seeded, priority=priority)] = chunk
                 while running:
                     self._collect(running, keys, answers)
             except LancerError:
@@ -229,8 +260,12 @@ class JournalledText:
             answers[i] = generation
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:12]
+def _chunks(todo: Sequence[int], numbers: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """What goes out together: of one number, `CHUNK` prompts at most."""
+    for number in sorted({numbers[i] for i in todo}):
+        own = [i for i in todo if numbers[i] == number]
+        for at in range(0, len(own), CHUNK):
+            yield number, own[at : at + CHUNK]
 
 
 def _generation(answer: Answer | None) -> Generation | None:

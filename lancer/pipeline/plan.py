@@ -11,7 +11,6 @@ runs of other sizes contain one another.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from lancer import schema
 from lancer.config import Config
+from lancer.digests import digest
 from lancer.engines.sources import DocumentSource
 from lancer.engines.table import engine_identity
 from lancer.errors import PlanError
@@ -252,9 +252,3 @@ def overlapping(shards: Sequence[str], others: Sequence[str]) -> dict[str, list[
         if wider or same_or_within:
             found[shard] = [prefix or "all" for prefix in (*wider, *same_or_within)]
     return found
-
-
-def digest(value: object) -> str:
-    """sha256 of a JSON value, independent of the order of keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lancer.errors import OutputError
+from lancer import schema
+from lancer.digests import digest
+from lancer.errors import DamagedError, OutputError
 from lancer.pipeline import finish
+from lancer.pipeline.folder import read_list
 from lancer.pipeline.journal import call_prefix
-from lancer.pipeline.plan import Plan, Shard, digest, overlapping
-from lancer.pipeline.store import RunStore, tables_of
+from lancer.pipeline.plan import Plan, Shard, overlapping
+from lancer.pipeline.store import RunStore, in_order, parquet_bytes, tables_of
+from lancer.stages.records import ANSWER_REASONS
 from lancer.storage import join
 
 Mode = Literal["resume", "overwrite", "fail-if-exists"]
@@ -28,13 +32,15 @@ class Work:
     """What there is to do.
 
     parts: (stage, shard) → its part, for those that are there; done: those of them that can stay; finals: shard → its
-    files in the final tables; todo: the shards that are not finished.
+    files in the final tables; todo: the shards that are not finished; retry: (stage, shard) → the queries for which
+    what was answered before must not do again.
     """
 
     parts: dict[tuple[str, str], str]
     done: frozenset[tuple[str, str]]
     finals: dict[str, list[str]]
     todo: tuple[Shard, ...]
+    retry: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def needs(self, stage: str) -> bool:
         """Whether some shard has to run that stage."""
@@ -60,7 +66,7 @@ def open_output(store: RunStore, mode: Mode) -> dict[str, Any] | None:
 def check_same_run(plan: Plan, store: RunStore, before: dict[str, Any]) -> None:
     """OutputError when the folder is of another corpus, or none of its requests is among this run's."""
     was, now = before.get("inputs", {}), input_record(plan)
-    if was.get("documents") != now["documents"]:
+    if was.get("documents") != now["documents"] and was.get("documents_digest") != now["documents_digest"]:
         raise OutputError(
             _another(store, f"its documents come from {was.get('documents')}, now from {now['documents']}")
         )
@@ -96,32 +102,53 @@ def query_digests(plan: Plan) -> pa.Table:
 
 
 def find_work(plan: Plan, store: RunStore, *, retry_failed: bool = False) -> Work:
-    """A few listings; with `retry_failed` also the failures of every part."""
+    """A few listings; with `retry_failed` also the failures in parts of shards that have some."""
     parts = store.parts(plan.stages, plan.shards)
     done = frozenset(parts)
-    if retry_failed:
-        done -= frozenset(_to_retry(plan, store, parts))
     finals = finish.final_parts(plan, store)
+    retry = dict(_to_retry(plan, store, parts, finals)) if retry_failed else {}
+    done -= retry.keys()
     todo = tuple(
         s
         for s in plan.shards
         if len(finals[s.id]) < len(tables_of(plan.stages)) or any((p.name, s.id) not in done for p in plan.stages)
     )
-    return Work(parts, done, finals, todo)
+    return Work(parts, done, finals, todo, retry)
 
 
-def _to_retry(plan: Plan, store: RunStore, parts: dict[tuple[str, str], str]) -> Iterator[tuple[str, str]]:
-    """The (stage, shard) with failure records, and those that read what such a stage adds."""
-    for shard in plan.shards:
-        again: set[str] = set()  # columns that change
-        for stage in plan.stages:
-            part = parts.get((stage.name, shard.id))
-            if part is None:
-                continue
-            failed = any(store.read_failures(part))
-            if failed or again & {f.name for f in stage.stage.reads}:
-                again |= {f.name for f in stage.stage.adds}
-                yield stage.name, shard.id
+def with_failures(shards: Sequence[Shard], finals: dict[str, list[str]], store: RunStore) -> list[Shard]:
+    """Those whose parts may hold failures: all but those with a table of failures that is empty, by its size."""
+    empty = len(parquet_bytes(schema.FAILURE_SCHEMA.empty_table()))
+    tables = store.storage.list(store.uri("failures.parquet"))
+    without = {entry.uri for entry in tables if entry.size <= empty}
+    return [shard for shard in shards if without.isdisjoint(finals[shard.id])]
+
+
+def _to_retry(
+    plan: Plan, store: RunStore, parts: dict[tuple[str, str], str], finals: dict[str, list[str]]
+) -> Iterator[tuple[tuple[str, str], list[str]]]:
+    """The (stage, shard) with failure records, and those that read what such a stage adds; see `Work.retry`."""
+    there = [
+        (stage, shard, part)
+        for shard in with_failures(plan.shards, finals, store)
+        for stage in plan.stages
+        if (part := parts.get((stage.name, shard.id))) is not None
+    ]
+    changed: dict[str, set[str]] = {}  # shard → columns
+    for (stage, shard, _), failures in zip(there, in_order(lambda at: _failures(store, at[2]), there), strict=True):
+        columns = changed.setdefault(shard.id, set())
+        if failures or failures is None or columns & {f.name for f in stage.stage.reads}:
+            columns |= {f.name for f in stage.stage.adds}
+            unread = {f["query_id"] for f in failures or () if f["reason"] in ANSWER_REASONS}
+            yield (stage.name, shard.id), sorted(unread)
+
+
+def _failures(store: RunStore, part: str) -> list[dict[str, Any]] | None:
+    """None when it is damaged: then it is made again."""
+    try:
+        return read_list(store, part, "failures")
+    except DamagedError:
+        return None
 
 
 def journal_files(plan: Plan, store: RunStore, work: Work) -> dict[str, dict[str, tuple[str, ...]]]:

@@ -14,7 +14,6 @@ file with that key is there, and a digest of its bytes, so that a damaged one is
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections import deque
@@ -28,9 +27,10 @@ import pyarrow.parquet as pq
 
 from lancer import schema
 from lancer.errors import DamagedError, OutputError
+from lancer.pipeline.named import is_whole, with_digest, without_digest
 from lancer.pipeline.plan import PlannedStage, Shard
 from lancer.stages.base import StageOutput
-from lancer.storage import Storage, join
+from lancer.storage import Storage, is_temporary, join
 
 RANKING: Final = "ranking.parquet"
 TABLES: Final = (RANKING, "coverage.parquet", "ledger.parquet", "failures.parquet")
@@ -92,14 +92,6 @@ def in_order(call: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
             yield ahead.popleft().result()
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:12]
-
-
-def _without_digest(uri: str) -> str:
-    return uri.removesuffix(".parquet").rpartition("-")[0]
-
-
 @dataclass(frozen=True)
 class RunStore:
     """Reads and writes one run folder."""
@@ -124,7 +116,7 @@ class RunStore:
 
     def by_key(self, folder: str) -> dict[str, str]:
         """Name without digest → file, of the tables below a folder."""
-        return {_without_digest(entry.uri): entry.uri for entry in self.storage.list(folder)}
+        return {without_digest(entry.uri): entry.uri for entry in self.storage.list(folder)}
 
     def read_part(self, uri: str, stage: PlannedStage) -> pa.Table:
         """A part, under its pinned schema; DamagedError as in `read_table`."""
@@ -138,14 +130,14 @@ class RunStore:
     def write_table(self, name: str, table: pa.Table) -> str:
         """Commits a Parquet file under `name` and its digest; returns where. The same table gives the same bytes."""
         data = parquet_bytes(table)
-        uri = f"{name}-{_digest(data)}.parquet"
+        uri = with_digest(name, data)
         self.storage.write(uri, data)
         return uri
 
     def read_checked(self, uri: str) -> bytes:
         """A file whose name ends in a digest; DamagedError when it is not what was written."""
         data = self.storage.read(uri)
-        if not uri.endswith(f"-{_digest(data)}.parquet"):
+        if not is_whole(uri, data):
             raise DamagedError(uri, f"its {len(data)} bytes have another digest than its name")
         return data
 
@@ -155,14 +147,6 @@ class RunStore:
         if not table.schema.equals(expected):
             raise DamagedError(uri, "it has another schema than this version of lancer writes")
         return table
-
-    def read_failures(self, uri: str) -> list[dict[str, Any]]:
-        """The failure records of a part; a damaged one counts as one failure."""
-        try:
-            column = pq.read_table(io.BytesIO(self.storage.read(uri)), columns=["failures"])["failures"]
-        except (pa.ArrowException, OSError) as error:
-            return [{"reason": "damaged", "detail": str(error)}]
-        return [failure for of_query in column.to_pylist() for failure in of_query]
 
     def read_json(self) -> dict[str, Any] | None:
         """`run.json`, or None in a folder that has none."""
@@ -187,11 +171,14 @@ class RunStore:
         return all(self._is_ours(entry.uri) for entry in self.storage.list(self.root))
 
     def clear(self, keep: Collection[str] = ()) -> None:
-        """Removes a run, but for the files `keep`: everything that is written here, and nothing else."""
-        for entry in self.storage.list(self.root):
+        """Removes a run, but for the files `keep`: everything that is written here, and nothing else.
+
+        With what a killed process had not finished writing.
+        """
+        for entry in self.storage.list(self.root, temporary=True):
             if self._is_ours(entry.uri) and entry.uri not in keep:
                 self.storage.delete(entry.uri)
 
     def _is_ours(self, uri: str) -> bool:
         name = uri[len(self.root.rstrip("/")) + 1 :]
-        return name.split("/")[0] in OURS or ("/" not in name and name.endswith(".trec"))
+        return name.split("/")[0] in OURS or ("/" not in name and (name.endswith(".trec") or is_temporary(name)))

@@ -10,15 +10,14 @@ from typing import Any
 from rich.console import Console, Group
 from rich.table import Table
 
-from lancer import schema
 from lancer.engines.protocols import EngineClock
 from lancer.errors import DamagedError
 from lancer.pipeline.estimating_tables import comparison_table
 from lancer.pipeline.execute import StageReport, report_of
 from lancer.pipeline.foretold import Compared
 from lancer.pipeline.plan import Plan, Shard
-from lancer.pipeline.resume import Work
-from lancer.pipeline.store import RunStore, in_order, parquet_bytes
+from lancer.pipeline.resume import Work, with_failures
+from lancer.pipeline.store import RunStore, in_order
 from lancer.pipeline.tables import plain_table
 
 WIDTH = 200  # of tables in files and pipes
@@ -95,20 +94,16 @@ class RunResult:
     def count_reused(self, plan: Plan, work: Work, store: RunStore) -> None:
         """Finished shards: every stage is there; what it cost is in the ledger.
 
-        Their parts are read only where some of them has failures, which the size of its table of failures tells.
+        Only parts of shards with failures are read.
         """
         todo = {s.id for s in work.todo}
         finished = [s for s in plan.shards if s.id not in todo]
-        empty = len(parquet_bytes(schema.FAILURE_SCHEMA.empty_table()))
-        sizes = {entry.uri: entry.size for entry in store.storage.list(store.uri("failures.parquet"))}
-        failed = any(sizes.get(uri, 0) > empty for s in finished for uri in work.finals[s.id])
-        if failed:
-            for reports in in_order(lambda s: _reports(plan, s, work, store), finished):
-                self.count(reports)
-            return
-        queries = sum(s.table.num_rows for s in finished)
+        failed = with_failures(finished, work.finals, store)
+        queries = sum(s.table.num_rows for s in finished) - sum(s.table.num_rows for s in failed)
         for stage in plan.stages:
             self.stages.append(StageTotal(stage.name, queries=queries, reused_queries=queries))
+        for reports in in_order(lambda s: _reports(plan, s, work, store), failed):
+            self.count(reports)
 
     def count(self, reports: Iterable[StageReport]) -> None:
         """Adds the reports of a finished shard."""

@@ -7,12 +7,14 @@ can build them all. Rows never vanish: each added column has one value per row o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from lancer import schema
+from lancer.digests import digest
 from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.protocols import Documents, PairScorer, SearchEngine, TextEngine
 from lancer.errors import PlanError
@@ -95,14 +97,19 @@ def check_chain(stages: Sequence[Stage], start: pa.Schema) -> None:
 def call(stage: Stage, batch: pa.Table, engines: Engines) -> tuple[pa.Table, StageOutput]:
     """Runs a stage on a batch; returns the added columns beside `query_id`, under the pinned types, and the output.
 
+    The stage sees what it reads, and `lancer.schema.RETRY` where the batch has it.
     A stage that breaks its own contract is a bug: TypeError or ValueError, not a row failure.
     """
     for need in stage.reads:
         if batch.schema.field(need.name).type != need.type:
             raise TypeError(f"stage {stage.name!r}: column {need.name!r} is {batch.schema.field(need.name).type}")
-    output = stage.run(batch.select(["query_id", *(f.name for f in stage.reads if f.name != "query_id")]), engines)
+    names = ["query_id", *(f.name for f in stage.reads if f.name != "query_id")]
+    names += [schema.RETRY.name] * (schema.RETRY.name in batch.column_names)
+    output = stage.run(batch.select(names), engines)
     if set(output.columns) != {f.name for f in stage.adds}:
         raise ValueError(f"stage {stage.name!r} must add {[f.name for f in stage.adds]}, gave {sorted(output.columns)}")
+    digests = input_digests(stage, batch, {failure.query_id for failure in output.failures})
+    failures = [replace(failure, input_digest=digests[failure.query_id]) for failure in output.failures]
     columns: dict[str, pa.Array] = {"query_id": batch.column("query_id").combine_chunks()}
     fields = [batch.schema.field("query_id")]
     for new in stage.adds:
@@ -111,4 +118,13 @@ def call(stage: Stage, batch: pa.Table, engines: Engines) -> tuple[pa.Table, Sta
             raise ValueError(f"stage {stage.name!r}: {len(values)} values of {new.name!r} for {batch.num_rows} rows")
         columns[new.name] = pa.array(values, type=new.type)
         fields.append(new)
-    return pa.table(list(columns.values()), schema=pa.schema(fields)), output
+    table = pa.table(list(columns.values()), schema=pa.schema(fields))
+    return table, StageOutput(output.columns, output.ledger, failures)
+
+
+def input_digests(stage: Stage, batch: pa.Table, query_ids: Collection[str]) -> dict[str, str]:
+    """Identifies what failed: of each of these queries the id and the columns that the stage reads, as JSON, under
+    SHA-256, 16 hex digits of it. Document ids stand for documents."""
+    read = batch.select(["query_id", *(f.name for f in stage.reads if f.name != "query_id")])
+    places = [i for i, query_id in enumerate(read["query_id"].to_pylist()) if query_id in query_ids]
+    return {row["query_id"]: digest(row)[:16] for row in read.take(pa.array(places, pa.int64())).to_pylist()}

@@ -84,6 +84,7 @@ class _Row:
     request: str | None
     sub_questions: list[str]
     documents: list[_Document] = field(default_factory=list)
+    retry: bool = False
 
     @property
     def readable(self) -> list[_Document]:
@@ -152,7 +153,8 @@ class Compress:
             questions = [q["text"] for q in row.get("sub_questions", ())]
             request = None if self._config.questions == "sub_questions" and questions else row["text"]
             documents = [_Document(doc_id, texts[doc_id], spans[doc_id]) for doc_id in doc_ids]
-            rows.append(_Row(row["query_id"], request, questions, documents))
+            retry = row.get(schema.RETRY.name, False)
+            rows.append(_Row(row["query_id"], request, questions, documents, retry))
         return rows
 
     def _chosen(self, row: dict[str, Any]) -> list[str]:
@@ -186,7 +188,7 @@ class Compress:
         owners, documents = [], []
         for row in rows:
             for document in row.readable:
-                document.asked = Asked(row.request, row.sub_questions, document.sentences)
+                document.asked = Asked(row.request, row.sub_questions, document.sentences, row.retry)
                 owners.append(row.query_id)
                 documents.append(document.asked)
         divide(documents, engines, self._config.engine, self._config.max_tokens)

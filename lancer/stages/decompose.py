@@ -2,12 +2,14 @@
 
 Retry rule: a query with fewer than n distinct sub-questions is asked again with the next seed at `retry_temperature`,
 at most `attempts` times in all; what earlier attempts found is kept and filled up. Fewer than n in the end is `too_few`
-(those found are used); none is `failed` (the first stage's order stays).
+(those found are used); none is `failed` (the first stage's order stays). A query that is retried for one of these is
+asked once more whatever a journal says; what it says then takes the place of the last attempt.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -86,26 +88,33 @@ class Decompose:
         found: list[list[str]] = [[] for _ in rows]
         raw: list[list[str]] = [[] for _ in rows]
         ledger: list[LedgerRecord] = []
-        failures: list[Failure] = []
+        failures: list[list[Failure]] = [[] for _ in rows]
         prompts = [
             prompt.render(n=self._config.n, **{f.name: row[f.name] for f in self.reads})  # the request's fields
             for row in rows
         ]
-        for attempt in range(1, self._config.attempts + 1):
+        for attempt in range(1, self._config.attempts + 2):
+            fresh = attempt > self._config.attempts
             todo = [i for i in range(len(rows)) if len(found[i]) < self._config.n]
+            todo = [i for i in todo if rows[i].get(schema.RETRY.name)] if fresh else todo
             if not todo:
                 break
-            generations = engine.generate([prompts[i] for i in todo], self._sampling(attempt), priority=self.priority)
+            sampling = replace(self._sampling(min(attempt, self._config.attempts)), fresh=fresh)
+            generations = engine.generate([prompts[i] for i in todo], sampling, priority=self.priority)
             for i, generation in zip(todo, generations, strict=True):
                 query_id = rows[i]["query_id"]
-                raw[i].append(generation.text)
-                found[i] = prompt.distinct([*found[i], *prompt.parse(generation.text, self._config.n)], self._config.n)
+                if fresh and not generation.error:
+                    raw[i].pop()
+                    failures[i] = [f for f in failures[i] if f.attempt < self._config.attempts]
+                if not (fresh and generation.error):
+                    raw[i].append(generation.text)
+                found[i] = self._found(raw[i])
                 ledger.append(
                     of_generations(
                         [generation], query_id=query_id, stage=self.name, engine=self._config.engine, attempt=attempt
                     )
                 )
-                failures.extend(self._failure(query_id, attempt, generation, len(found[i])))
+                failures[i] += self._failure(query_id, attempt, generation, len(found[i]))
         return StageOutput(
             columns={
                 "sub_questions": [[{"id": str(j), "text": t} for j, t in enumerate(q, start=1)] for q in found],
@@ -113,8 +122,14 @@ class Decompose:
                 "decompose_raw": raw,
             },
             ledger=ledger,
-            failures=failures,
+            failures=[failure for of_row in failures for failure in of_row],
         )
+
+    def _found(self, raw: list[str]) -> list[str]:
+        found: list[str] = []
+        for text in raw:
+            found = prompt.distinct([*found, *prompt.parse(text, self._config.n)], self._config.n)
+        return found
 
     def _sampling(self, attempt: int) -> Sampling:
         temperature = self._config.temperature if attempt == 1 else self._config.retry_temperature
@@ -128,7 +143,7 @@ class Decompose:
         return DecomposeStatus.ok if found == self._config.n else DecomposeStatus.too_few
 
     def _failure(self, query_id: str, attempt: int, generation: Generation, found: int) -> list[Failure]:
-        last = attempt == self._config.attempts
+        last = attempt >= self._config.attempts
         if generation.error:
             reason, detail = "engine_error" if last and not found else "call_error", generation.error
         elif last and found < self._config.n:

@@ -1,13 +1,14 @@
 """Sentences of documents that an LLM names by number: the part of stage compress that asks a text engine.
 
 A document whose prompt would be too long for the model is asked about in parts, runs of its sentences. What cannot be
-read is asked again, with a sharper prompt and the next seed, a set number of times.
+read is asked again, with a sharper prompt and the next seed, a set number of times; of a query that is retried for that
+once more, whatever a journal says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lancer.engines.protocols import Generation, Message, Sampling
@@ -49,6 +50,7 @@ class Asked:
     request: str | None
     sub_questions: list[str]
     sentences: list[str]
+    retry: bool = False
     parts: list[Part] = field(default_factory=list)
 
     @property
@@ -105,12 +107,16 @@ def ask(
     """
     text = engines.text(engine)
     calls: list[list[list[Generation]]] = []
-    for attempt, sampling in enumerate(samplings):
-        todo = [[part for part in document.parts if part.unread] for document in documents]
+    for attempt, sampling in enumerate([*samplings, replace(samplings[-1], fresh=True)]):
+        asked = [document.retry or not sampling.fresh for document in documents]
+        todo = [
+            [part for part in document.parts if part.unread and wanted]
+            for document, wanted in zip(documents, asked, strict=True)
+        ]
         if attempt and not any(todo):
             break
         prompts = [
-            document.messages(part.sentences, sharper=attempt > 0)
+            document.messages(part.sentences, sharper=min(attempt, len(samplings) - 1) > 0)
             for document, parts in zip(documents, todo, strict=True)
             for part in parts
         ]

@@ -210,7 +210,8 @@ class Judge:
             room = self._room(engines, request, sub_questions)
             known = [texts.get(c["doc_id"]) for c in row["candidates"]]
             pieces = [None if text is None else room.pieces(text, self._config.long_documents) for text in known]
-            queries.append(Query(row["query_id"], request, sub_questions, pieces))
+            retry = row.get(schema.RETRY.name, False)
+            queries.append(Query(row["query_id"], request, sub_questions, pieces, retry))
         return queries
 
     def _room(self, engines: Engines, request: str | None, sub_questions: list[str]) -> Room:

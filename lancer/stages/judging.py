@@ -1,13 +1,14 @@
 """Cells of coverage matrices, judged: the part of stage judge that is asked for some cells, all at once or in rounds.
 
 A cell is (candidate, sub-question). `Judging.ask` judges the cells that it is given and that have no value yet; what
-cannot be read is asked again, with a sharper prompt and the next seed, a set number of times.
+cannot be read is asked again, with a sharper prompt and the next seed, a set number of times. Where a query is retried
+because something of it could not be read, that is asked once more, whatever a journal says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lancer.engines.protocols import Generation, Message, TextEngine
@@ -29,6 +30,7 @@ class Query:
     request: str | None
     sub_questions: list[str]
     pieces: list[Pieces | None]
+    retry: bool = False
     read: dict[tuple[int, int, int], Outcome] = field(default_factory=dict)
     calls: dict[int, list[tuple[Generation, int]]] = field(default_factory=dict)  # attempt → each with its pairs
 
@@ -81,12 +83,15 @@ class Judging:
     alone: dict[tuple[str, int, int], Outcome] = field(default_factory=dict)  # of scored texts by themselves
 
     def ask(self, wanted: Sequence[Collection[Cell]]) -> None:
-        """Judges cells, given per query: those without a value whose call has not failed, `attempts` times at most.
+        """Judges cells, given per query: those without a value whose call has not failed, `attempts` times at most; of
+        queries that are retried once more those without a value.
 
         The prompts of an attempt go out together, those of a document one after the other.
         """
-        for attempt in range(1, self.attempts + 1):
-            prompts = [p for q, cells in zip(self.queries, wanted, strict=True) for p in self._todo(q, cells)]
+        for attempt in range(1, self.attempts + 2):
+            fresh = attempt > self.attempts
+            asked = [(q, cells) for q, cells in zip(self.queries, wanted, strict=True) if q.retry or not fresh]
+            prompts = [prompt for query, cells in asked for prompt in self._todo(query, cells, fresh=fresh)]
             groups: dict[int, list[_Prompt]] = {}  # a call's sampling depends on the number of its sub-questions
             for prompt in prompts:
                 groups.setdefault(len(prompt.columns), []).append(prompt)
@@ -108,13 +113,13 @@ class Judging:
             for attempt, calls in (query.calls or {1: []}).items()
         ]
 
-    def _todo(self, query: Query, cells: Iterable[Cell]) -> list[_Prompt]:
+    def _todo(self, query: Query, cells: Iterable[Cell], *, fresh: bool) -> list[_Prompt]:
         columns: dict[tuple[int, int], list[int]] = {}
         for i, j in sorted(cells):
             pieces = query.pieces[i]
             for p in range(len(pieces.texts) if pieces else 0):
                 known = query.read.get((i, p, j))
-                if known is None or (known.value is None and not known.error):
+                if known is None or (known.value is None and (fresh or not known.error)):
                     columns.setdefault((i, p), []).append(j)
         prompts: list[_Prompt] = []
         for (i, p), asked in columns.items():
@@ -123,11 +128,17 @@ class Judging:
         return prompts
 
     def _call(self, prompts: Sequence[_Prompt], attempt: int) -> None:
-        n = len(prompts[0].columns)
+        n, fresh = len(prompts[0].columns), attempt > self.attempts
+        like = min(attempt, self.attempts)  # so that a journal has the new answer in the place of the last one
         keys = {self._alone_key(p): p for p in prompts} if self.readout.scored else {}
-        new = [(key, prompt) for key, prompt in keys.items() if key not in self.alone]
-        messages = [self._alone(p) for _, p in new] + [self._messages(p, attempt) for p in prompts]
-        generations = self.engine.generate(messages, self.readout.sampling(n, attempt), priority=PRIORITY)
+        new = [
+            (key, prompt)
+            for key, prompt in keys.items()
+            if key not in self.alone or (fresh and self.alone[key].value is None)
+        ]
+        messages = [self._alone(p) for _, p in new] + [self._messages(p, like) for p in prompts]
+        sampling = replace(self.readout.sampling(n, like), fresh=fresh)
+        generations = self.engine.generate(messages, sampling, priority=PRIORITY)
         for (key, prompt), generation in zip(new, generations, strict=False):
             prompt.query.calls.setdefault(attempt, []).append((generation, 0))
             self.alone[key] = self._outcomes(generation, 1)[0]

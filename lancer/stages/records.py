@@ -11,7 +11,10 @@ import numpy as np
 from lancer.engines.protocols import Generation, ScoredBlock
 
 # Reasons for which a query counts as failed; others concern some of its cells or candidates.
-QUERY_REASONS: Final = frozenset({"no_candidates", "no_sub_questions", "engine_error", "poison"})
+QUERY_REASONS: Final = frozenset({"no_candidates", "no_sub_questions", "engine_error", "poison", "unforeseen"})
+
+# Reasons that may lie in what an engine answered, so that the same call must not be answered with that again.
+ANSWER_REASONS: Final = frozenset({"unreadable", "too_few", "no_sub_questions", "error"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +47,17 @@ class LedgerRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """One thing that failed for one query; the fields of `lancer.schema.FAILURE_SCHEMA`."""
+    """One thing that failed for one query; the fields of `lancer.schema.FAILURE_SCHEMA`.
+
+    `input_digest` is filled in by the caller of the stage (`lancer.stages.base.call`).
+    """
 
     query_id: str
     stage: str
     attempt: int = 1
     reason: str
     detail: str
+    input_digest: str = ""
 
     def row(self) -> dict[str, object]:
         """As a row of the failures table."""

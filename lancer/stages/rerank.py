@@ -21,14 +21,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from lancer import schema
-from lancer.engines.protocols import Generation, ScoredBlock
+from lancer.engines.protocols import Generation, Message, Sampling, ScoredBlock, TextEngine
 from lancer.reranking.base import ByModel, ByScorer, Reranked, RerankStep
 from lancer.reranking.rounds import hold, noting, together
 from lancer.stages.base import Engines, StageOutput
@@ -47,6 +48,7 @@ class _Row:
     kept: int
     places: list[int]
     texts: list[str]
+    retry: bool
     answers: list[Generation] = field(default_factory=list)
     block: ScoredBlock | None = None
     result: Reranked = field(default_factory=lambda: Reranked([]))
@@ -101,7 +103,9 @@ class Rerank:
         for row, (doc_ids, kept), compared in zip(table, before, near, strict=True):
             known = [(i, text) for i, d in enumerate(compared) if (text := texts.get(d)) is not None]
             query = " ".join(row[name] for name in self._step.query if row[name])
-            rows.append(_Row(row["query_id"], query, doc_ids, kept, [i for i, _ in known], [t for _, t in known]))
+            places, own = [i for i, _ in known], [text for _, text in known]
+            retry = row.get(schema.RETRY.name, False)
+            rows.append(_Row(row["query_id"], query, doc_ids, kept, places, own, retry))
         return rows
 
     def _so_far(self, row: dict[str, Any]) -> tuple[list[str], int]:
@@ -120,20 +124,23 @@ class Rerank:
             row.block, row.result = block, step.reranked(block.scores.astype(np.float64))
 
     def _ask(self, step: ByModel, rows: Sequence[_Row], engines: Engines) -> None:
-        """The shard's queries go on together, so that the engine is full."""
-        engine, sampling = engines.text(step.engine), step.sampling()
-        asked = [row for row in rows if row.texts]
-        conversations = [noting(step.rerank(row.query, row.texts), row.answers) for row in asked]
-        groups = [[c] for c in conversations] if step.one_by_one else [conversations]
-        results = [
-            result
-            for group in groups
-            for result in hold(
-                together(group), lambda prompts: engine.generate(prompts, sampling, priority=self.priority)
-            )
-        ]
-        for row, result in zip(asked, results, strict=True):
-            row.result = result
+        """The shard's queries go on together, so that the engine is full.
+
+        A query that is retried for answers that could not be read is asked everything again: what is asked depends on
+        what was answered.
+        """
+        engine = engines.text(step.engine)
+        for retry in (False, True):
+            asked = [row for row in rows if row.texts and row.retry == retry]
+            groups = [[row] for row in asked] if step.one_by_one else [asked]
+            ask = partial(self._generate, engine, replace(step.sampling(), fresh=retry))
+            for group in groups:
+                conversations = [noting(step.rerank(row.query, row.texts), row.answers) for row in group]
+                for row, result in zip(group, hold(together(conversations), ask), strict=True):
+                    row.result = result
+
+    def _generate(self, engine: TextEngine, sampling: Sampling, prompts: list[list[Message]]) -> list[Generation]:
+        return engine.generate(prompts, sampling, priority=self.priority)
 
     def _order(self, row: _Row) -> dict[str, Any]:
         """The compared ones in their new order, those near them without text, then all others as they were."""

@@ -38,6 +38,7 @@ from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.plan import make_plan
 from lancer.pipeline.resume import find_work
 from lancer.pipeline.store import RunStore
+from lancer.pipeline.summary import RunResult
 from lancer.storage import Storage
 
 SIZES = "1000,5000,20000"
@@ -133,7 +134,9 @@ def measure(queries: int) -> dict[str, Any]:
         storage = Storage(config.storage)
         bits = json.loads((folder / "run" / "run.json").read_text())["shard_bits"]
         plan = make_plan(config, read_inputs(config, storage), storage, shard_bits=bits)
-        work = find_work(plan, RunStore(storage, config.output))
+        store = RunStore(storage, config.output)
+        work = find_work(plan, store)
+        RunResult(config.output, queries).count_reused(plan, work, store)
         seconds = time.monotonic() - start
         if work.todo:
             raise RuntimeError("a finished run has work left")

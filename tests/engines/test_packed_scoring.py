@@ -6,6 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from lancer.engines.packed_scoring import PackedScorer
+from lancer.engines.pair_packing import Pack
+from lancer.errors import CallFailed
 from tests.engines.test_cross_encoder import build
 
 ALONE = """
@@ -46,3 +52,31 @@ def test_nothing_but_torch_transformers_and_numpy_is_needed(tmp_path: Path) -> N
         [sys.executable, "-c", ALONE, str(folder)], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError("full"), r"no memory for one pair of 7 tokens; lower max_tokens: full"),
+        (RuntimeError("odd"), r"the cross-encoder failed: odd"),
+    ],
+)
+def test_a_pair_that_cannot_be_scored_is_a_failed_call(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    """Of that call: the scorer goes on with others."""
+
+    class Lengths:
+        total = np.array([7])
+
+        def pack(self, rows: object) -> None:
+            return None
+
+    def fails(scorer: PackedScorer, pack: Pack) -> None:
+        raise error
+
+    monkeypatch.setattr(PackedScorer, "_activate", fails)
+    scorer = PackedScorer.__new__(PackedScorer)
+    scorer._most = 512
+    with pytest.raises(CallFailed, match=said):
+        scorer._of_pack(Lengths(), np.array([0]))  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,34 @@ def test_clocks_reconcile_with_the_wall_clock_of_all_sessions(tmp_path: Path) ->
     assert cost.total.device_s == pytest.approx(2760)
     assert cost.as_dict()["reconciliation"]["engine_s"] == 2760
     assert "total 3,000.0 2,790.0 2,760.0 1.1%" in lines(cost)
+
+
+def test_tokens_that_no_record_has_are_in_the_total(tmp_path: Path) -> None:
+    """A session answered everything and was killed; the next one took its answers from the journal."""
+    run = finished(tmp_path, "prices.llm={usd_per_million_prompt_tokens: 10, usd_per_million_output_tokens: 100}")
+    made = run.engine.clock()
+    ledger = (made.tokens - made.output_tokens) * 10 + made.output_tokens * 100
+    run.session(replace(made, tokens=made.tokens + 3_100_000, output_tokens=made.output_tokens + 100_000))
+    run.session(clock(1, 0, 1), status="finished")
+    cost = read_cost(run.store.root)
+    assert cost.stages["judge"].money.usd == pytest.approx(ledger / 1e6)
+    assert cost.stages["(not in the ledger)"].money.usd == pytest.approx(40)
+    assert cost.total.money.usd == pytest.approx(40 + ledger / 1e6)
+    assert cost.total.money.usd == pytest.approx(StatusReader(run.store.root).read().spent.usd)
+    assert cost.engines[0].as_dict()["usd"] == pytest.approx(cost.total.money.usd)
+    assert cost.total.money.usd == pytest.approx(sum(s.money.usd for s in cost.stages.values()))
+    assert cost.per_query["usd"]["max"] < ledger / 1e6, "of the queries' own calls"
+    shown = lines(cost)
+    assert any(line.startswith("(not in the ledger) 4 -") and "40.00" in line for line in shown)
+    assert any(line.startswith("total 4") and "40.1" in line for line in shown), shown
+
+
+def test_a_clock_that_is_behind_the_ledger_takes_nothing_away(tmp_path: Path) -> None:
+    run = finished(tmp_path, "prices.llm={usd_per_million_prompt_tokens: 10}")
+    run.session(clock(1, 2, 3, 1, 100))
+    cost = read_cost(run.store.root)
+    assert cost.total.money.usd == pytest.approx(cost.stages["judge"].money.usd)
+    assert "(not in the ledger)" not in cost.stages
 
 
 def test_without_a_price_there_is_no_amount(tmp_path: Path) -> None:

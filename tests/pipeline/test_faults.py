@@ -161,6 +161,34 @@ def test_a_refused_prompt_is_one_failed_cell_and_a_retry_asks_it_alone(served: S
     assert not served.failures()
 
 
+def test_an_unreadable_answer_is_asked_for_again_by_a_retry_alone(served: Served) -> None:
+    bad = ("pike live", REQUESTS["q1"][1][1])  # a document and a sub-question
+    mumble = completion("well, hard to say", usage=None)
+    served.rater.fault = lambda request: mumble if all(text in request.prompt for text in bad) else None
+    run(served.config())
+    assert [(f["query_id"], f["reason"]) for f in served.failures()] == [("q1", "unreadable")]
+    served.rater.asked.clear()
+    run(served.config(), retry_failed=True)
+    assert served.rater.asked.total() == 1
+    assert served.failures()
+
+    served.rater.asked.clear()
+    served.rater.fault = lambda request: None
+    run(served.config())
+    assert not served.rater.asked
+    run(served.config(), retry_failed=True)
+    assert [all(text in prompt for text in bad) for prompt in served.rater.asked.elements()] == [True]
+    assert {r["status"] for r in served.coverage()} == {"ok"}
+    assert not served.failures()
+    mended = run_bytes(served.folder / "run")
+    for part in parts(served.folder, "judge"):
+        flip(part)
+    shutil.rmtree(served.folder / "run" / "coverage.parquet")
+    run(served.config())
+    assert run_bytes(served.folder / "run") == mended, "and made again from the journal as the retry left it"
+    assert served.rater.asked.total() == 1
+
+
 def test_too_many_failures_end_a_run_and_it_can_be_mended(served: Served) -> None:
     served.rater.fault = refuse
     config = served.config("shard_queries=1", "limits.failed_cells=0.2")

@@ -14,6 +14,7 @@ from lancer import schema
 from lancer.pipeline.final_tables import final_tables
 from lancer.pipeline.store import TABLES
 from lancer.schema import Scale
+from lancer.stages.records import Failure
 
 LEDGER = pa.field("ledger", pa.list_(pa.struct(list(schema.LEDGER_SCHEMA))), nullable=False)
 FAILURES = pa.field("failures", pa.list_(pa.struct(list(schema.FAILURE_SCHEMA))), nullable=False)
@@ -50,7 +51,7 @@ def rows(draw: st.DrawFn, scale: Scale) -> list[dict[str, Any]]:
             ],
             "ledger": [],
             "failures": [
-                {"query_id": f"q{number}", "stage": "judge", "attempt": 2, "reason": "error", "detail": "why"}
+                Failure(query_id=f"q{number}", stage="judge", attempt=2, reason="error", detail="why").row()
                 for _ in range(draw(st.integers(0, 2)))
             ],
         }

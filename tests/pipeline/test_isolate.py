@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lancer.engines.protocols import Sampling
-from lancer.errors import EngineDied, EngineError
-from lancer.pipeline.isolate import POISON, call_isolating, call_one_by_one
+from lancer.errors import CallFailed, EngineDied, EngineError, StorageError
+from lancer.pipeline.isolate import ENGINE_ERROR, POISON, UNFORESEEN, call_isolating, call_one_by_one
+from lancer.prompts.reading import read_rating
 from lancer.stages.base import Stage, StageOutput
 from lancer.stages.decompose import Decompose, DecomposeConfig
 from lancer.stages.estimate import Estimate, EstimateConfig
@@ -63,6 +66,8 @@ def test_a_query_that_kills_the_engine_each_time_is_set_aside_and_no_other() -> 
     poison = [f for f in output.failures if f.reason == POISON]
     assert [(f.query_id, f.stage, f.attempt) for f in poison] == [("q2", "judge", 2)]
     assert "killed it 2 times" in poison[0].detail
+    assert len({f.input_digest for f in output.failures}) == 1, "that of q2"
+    assert poison[0].input_digest
     assert "death 3" in poison[0].detail, "once among others, twice alone"
     assert {f.query_id for f in output.failures} == {"q2"}
     assert POISON in QUERY_REASONS
@@ -95,6 +100,55 @@ def test_an_engine_that_stays_dead_ends_the_run() -> None:
         raise EngineError("engine 'llm' died more often than limits.engine_restarts")
 
     with pytest.raises(EngineError, match="more often"):
+        judged(rating_engines(gone))
+
+
+def test_a_pair_that_a_scorer_cannot_score_costs_its_query_alone() -> None:
+    def score(document: str, sub_question: str) -> float:
+        if "of fire" in document:
+            raise CallFailed("no memory for one pair of 512 tokens")
+        return 0.5
+
+    stage = Estimate(EstimateConfig())
+    engines = Engines(scorer=ScriptedScorer(score), texts=TEXTS)
+    batch = with_matrix_inputs(stage, ROWS)
+    columns, output = call_isolating(stage, batch, engines, alone=lambda: engines, attempts=2)
+    assert columns["probabilities"].to_pylist() == [[[0.5, 0.5], [0.5, 0.5]], [[None], [None]], [[0.5]]]
+    failed = [f for f in output.failures if f.reason == ENGINE_ERROR]
+    assert [(f.query_id, f.detail) for f in failed] == [("q2", "set aside: no memory for one pair of 512 tokens")]
+    assert {f.query_id for f in output.failures} == {"q2"}
+
+
+def test_what_nobody_foresaw_of_one_query_is_recorded_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str, **options: Any) -> Any:
+        if text == "5 of fire":
+            raise KeyError("a reader's slip")
+        return read_rating(text, **options)
+
+    monkeypatch.setattr("lancer.stages.readouts.read_rating", broken)
+    engines = Engines(text=ScriptedText(lambda text, _: "5 of fire" if "of fire" in text else "4"), texts=TEXTS)
+    columns, output = judged(engines)
+    assert columns["ratings"].to_pylist() == [[[4, 4], [4, 4]], [[None], [None]], [[4]]]
+    (failed,) = [f for f in output.failures if f.reason == UNFORESEEN]
+    assert failed.query_id == "q2"
+    assert re.search(r"KeyError: .a reader's slip. \(lancer/stages/readouts\.py:\d+, in outcomes\)", failed.detail)
+    assert {ENGINE_ERROR, UNFORESEEN} <= QUERY_REASONS
+
+
+def test_a_stage_that_fails_without_any_engine_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*rows: Any) -> Any:
+        raise ZeroDivisionError("for every row")
+
+    monkeypatch.setattr(Judge, "_matrix", broken)
+    with pytest.raises(ZeroDivisionError, match="for every row"):
+        judged(rating_engines(Fuse("nothing", times=0)))
+
+
+def test_an_error_that_has_nothing_to_do_with_rows_ends_the_run() -> None:
+    def gone(text: str) -> None:
+        raise StorageError("the object store does not answer")
+
+    with pytest.raises(StorageError):
         judged(rating_engines(gone))
 
 

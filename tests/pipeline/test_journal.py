@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_answers_are_written_while_a_shard_is_under_way(tmp_path: Path, monkeypa
     assert not engine.calls
 
 
-def test_a_file_that_its_writer_has_put_together_with_others_is_no_error(
+def test_a_file_that_its_writer_has_put_together_with_others_is_found_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FLUSH_S", 0.0)
@@ -99,8 +100,18 @@ def test_a_file_that_its_writer_has_put_together_with_others_is_no_error(
         text.generate(prompts(letter), SAMPLING)
     late = journal(tmp_path)  # of a run that shares the store, and listed it before
     writer.close()
-    engine = ScriptedText(lambda text, sampling: text.upper())
-    assert [g.text for g in JournalledText(engine, late).generate(prompts("a"), SAMPLING)] == ["A"]
+    engine = ScriptedText(lambda text, sampling: "asked again")
+    generations = JournalledText(engine, late).generate(prompts("a", "b"), SAMPLING)
+    assert [(g.text, g.reused) for g in generations] == [("A", True), ("B", True)]
+    assert not engine.calls
+
+
+def test_a_file_that_is_gone_for_good_is_no_error(tmp_path: Path) -> None:
+    answered(tmp_path, "a")
+    late = journal(tmp_path)
+    next(tmp_path.iterdir()).unlink()
+    engine = ScriptedText(lambda text, sampling: "asked again")
+    assert JournalledText(engine, late).generate(prompts("a"), SAMPLING)[0].text == "asked again"
 
 
 @pytest.mark.parametrize("kind", ["torn", "bit", "empty", "foreign"])
@@ -116,6 +127,40 @@ def test_a_damaged_file_is_never_believed(tmp_path: Path, kind: str, caplog: pyt
     engine = ScriptedText(lambda text, sampling: "asked again")
     assert JournalledText(engine, journal(tmp_path)).generate(prompts("a"), SAMPLING)[0].text == "asked again"
     assert f"{file} is damaged" in caplog.text
+
+
+FRESH = Sampling(max_tokens=3, temperature=0.5, seed=7, fresh=True)
+
+
+def seeds_of(engine: ScriptedText) -> list[int]:
+    return [sampling.seed for _, sampling, _ in engine.calls]
+
+
+def test_what_is_asked_afresh_counts_from_then_on(tmp_path: Path) -> None:
+    plain = replace(FRESH, fresh=False)
+    for number in range(3):
+        engine, own = ScriptedText(lambda text, s, n=number: f"{text}{n}"), journal(tmp_path)  # type: ignore[misc]
+        text = JournalledText(engine, own)
+        if number == 0:
+            text.generate(prompts("a", "b"), plain)
+        else:
+            assert [g.text for g in text.generate(prompts("a"), plain)] == [f"a{number - 1}"], "the last answer"
+            assert [(g.text, g.reused) for g in text.generate(prompts("a"), FRESH)] == [(f"a{number}", False)]
+            text.generate(prompts("a"), FRESH)
+        own.close()
+        assert len(engine.calls) == 1, "once per journal, also when a stage has to begin again"
+        assert seeds_of(engine) == [7 + number], "with a seed of its own"
+        assert not any(sampling.fresh for _, sampling, _ in engine.calls)
+    late = JournalledText(ScriptedText(lambda text, sampling: "never asked"), journal(tmp_path))
+    assert [(g.text, g.reused) for g in late.generate(prompts("a", "b"), plain)] == [("a2", True), ("b0", True)]
+
+
+def test_prompts_that_were_asked_differently_often_go_out_apart(tmp_path: Path) -> None:
+    for texts in (("a",), ("a", "b"), ("a", "b", "c")):
+        engine, own = ScriptedText(lambda text, sampling: str(sampling.seed)), journal(tmp_path)
+        generations = JournalledText(engine, own).generate(prompts(*texts), FRESH)
+        own.close()
+    assert [g.text for g in generations] == ["10", "9", "8"]
 
 
 def test_after_an_engine_died_only_what_it_did_not_answer_is_asked_again(tmp_path: Path) -> None:

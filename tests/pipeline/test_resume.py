@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lancer import schema
 from lancer.errors import OutputError
 from lancer.pipeline import finish
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.lease import session_uri
-from lancer.pipeline.plan import Plan, make_plan
+from lancer.pipeline.plan import Plan, Shard, make_plan
 from lancer.pipeline.resume import (
     QUERIES,
     check_same_run,
@@ -27,7 +28,9 @@ from lancer.pipeline.resume import (
     query_digests,
 )
 from lancer.pipeline.store import TABLES, RunStore, parquet_bytes, part_schema
+from lancer.pipeline.summary import RunResult
 from lancer.prompts import decompose, judge
+from lancer.stages.records import Failure
 from lancer.storage import Storage
 from tests.pipeline.judged import judged_config
 from tests.pipeline.small import REQUESTS
@@ -49,15 +52,18 @@ class Folder:
         config = judged_config(self.path, *overrides)
         return make_plan(config, read_inputs(config, Storage()), Storage(), shard_bits=shard_bits)
 
-    def finish(self, plan: Plan, failures: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    def finish(self, plan: Plan, failures: Sequence[tuple[str, str]] = (), reason: str = "error") -> dict[str, Any]:
         """All parts and tables of a plan; (stage, shard) in `failures` get a failure record. Returns run.json."""
         for shard in plan.shards:
             for stage in plan.stages:
-                self.part(plan, stage.name, shard.id, failed=(stage.name, shard.id) in failures)
+                own = reason if (stage.name, shard.id) in failures else ""
+                self.part(plan, stage.name, shard.id, reason=own)
             for table in TABLES:
-                self.store.write_table(
-                    self.store.uri(table, finish.final_name(plan, shard)), shard.table.select(["query_id"])
-                )
+                content = shard.table.select(["query_id"])
+                if table == "failures.parquet":
+                    failed = [failure(shard, stage) for stage, shard_id in failures if shard_id == shard.id]
+                    content = pa.Table.from_pylist(failed, schema.FAILURE_SCHEMA)
+                self.store.write_table(self.store.uri(table, finish.final_name(plan, shard)), content)
         self.store.storage.write(self.store.uri(QUERIES), parquet_bytes(query_digests(plan)))
         record = {
             "inputs": input_record(plan),
@@ -67,15 +73,18 @@ class Folder:
         self.store.write_json(record)
         return record
 
-    def part(self, plan: Plan, name: str, shard_id: str, *, failed: bool = False) -> str:
+    def part(self, plan: Plan, name: str, shard_id: str, *, reason: str = "") -> str:
         stage = next(s for s in plan.stages if s.name == name)
         shard = next(s for s in plan.shards if s.id == shard_id)
-        query_id = shard.table["query_id"][0].as_py()
-        failure = {"query_id": query_id, "stage": name, "attempt": 1, "reason": "error", "detail": "x"}
-        row = {"query_id": query_id, "failures": [failure] if failed else []}
+        failures = [failure(shard, name, reason)] if reason else []
+        row = {"query_id": shard.table["query_id"][0].as_py(), "failures": failures}
         empty = {f.name: "" if str(f.type) == "string" else [] for f in part_schema(stage)}
         part = pa.Table.from_pylist([empty | row], schema=part_schema(stage))
         return self.store.write_table(self.store.part(stage, shard), part)
+
+
+def failure(shard: Shard, stage: str, reason: str = "error") -> dict[str, Any]:
+    return Failure(query_id=shard.table["query_id"][0].as_py(), stage=stage, reason=reason, detail="x").row()
 
 
 @pytest.fixture
@@ -254,6 +263,51 @@ def test_failures_stay_until_they_are_to_be_retried(folder: Folder) -> None:
     assert todo(plan, folder, retry_failed=True) == {"q3": STAGES[2:], "q2": STAGES[1:]}
 
 
+def test_only_shards_with_failures_are_read(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = folder.plan()
+    failed = plan.shards[1]
+    folder.finish(plan, failures=[("judge", failed.id)])
+    opened: list[str] = []
+    read = Storage.read
+
+    def noted(storage: Storage, uri: str) -> bytes:
+        opened.append(uri)
+        return read(storage, uri)
+
+    monkeypatch.setattr(Storage, "read", noted)
+    work = find_work(plan, folder.store)
+    result = RunResult(folder.store.root, 4)
+    result.count_reused(plan, work, folder.store)
+    assert opened == [work.parts[stage, failed.id] for stage in STAGES]
+    assert [(t.stage, t.queries, t.reused_queries, t.counted_queries) for t in result.stages] == [
+        (stage, 4, 4, 1) for stage in STAGES
+    ]
+    assert result.stages[2].failures == {"error": 1}
+    opened.clear()
+    find_work(plan, folder.store, retry_failed=True)
+    assert sorted(opened) == sorted(work.parts[stage, failed.id] for stage in STAGES)
+
+
+@pytest.mark.parametrize(
+    ("reason", "again"), [("unreadable", ["q3"]), ("too_few", ["q3"]), ("poison", []), ("engine_error", [])]
+)
+def test_a_retry_knows_for_whom_an_answer_must_not_do_again(folder: Folder, reason: str, again: list[str]) -> None:
+    plan = folder.plan()
+    failed = plan.shards[1].id
+    folder.finish(plan, failures=[("judge", failed)], reason=reason)
+    assert find_work(plan, folder.store).retry == {}
+    work = find_work(plan, folder.store, retry_failed=True)
+    assert work.retry == {("judge", failed): again, ("select", failed): []}
+
+
+def test_a_damaged_part_of_a_shard_with_failures_is_made_again(folder: Folder) -> None:
+    plan = folder.plan()
+    folder.finish(plan, failures=[("judge", plan.shards[1].id)])
+    part = Path(find_work(plan, folder.store).parts["decompose", plan.shards[1].id])
+    part.write_bytes(part.read_bytes()[:-9])
+    assert todo(plan, folder, retry_failed=True) == {"q3": STAGES[1:]}
+
+
 def test_without_failures_there_is_nothing_to_retry(folder: Folder) -> None:
     plan = folder.plan()
     folder.finish(plan)
@@ -331,9 +385,19 @@ def test_a_damaged_run_json_is_named_and_can_be_overwritten(folder: Folder) -> N
 
 def test_another_corpus_is_another_run(folder: Folder) -> None:
     before = folder.finish(folder.plan())
-    (folder.path / "other.jsonl").write_text((folder.path / "corpus.jsonl").read_text())
+    (folder.path / "other.jsonl").write_text((folder.path / "corpus.jsonl").read_text().replace("pike", "eels"))
     with pytest.raises(OutputError, match=r"holds another run: its documents come from corpus .*corpus\.jsonl, now"):
         check_same_run(folder.plan(f"corpus={folder.path}/other.jsonl"), folder.store, before)
+
+
+def test_the_same_corpus_under_another_path_is_the_same_run(folder: Folder) -> None:
+    before = folder.finish(folder.plan())
+    moved = folder.path / "mounted elsewhere" / "corpus.jsonl"
+    moved.parent.mkdir()
+    moved.write_text((folder.path / "corpus.jsonl").read_text())
+    plan = folder.plan(f"corpus={moved}")
+    check_same_run(plan, folder.store, before)
+    assert todo(plan, folder) == {}
 
 
 def test_other_requests_are_another_run(folder: Folder) -> None:

@@ -84,9 +84,12 @@ def test_clearing_removes_a_run_and_nothing_else(tmp_path: Path) -> None:
         store.storage.write(store.uri(name), b"x")
     store.storage.write(store.uri("notes.txt"), b"mine")
     store.storage.write(store.uri("old", "old.trec"), b"mine")
+    store.storage.write(store.uri("old", ".lancer-tmp-1"), b"mine")
+    for name in (".lancer-tmp-2", "calls/llm/.lancer-tmp-3"):  # of a process that was killed while it wrote
+        store.storage.write(store.uri(name), b"x")
     store.clear()
     left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
-    assert left == ["notes.txt", "old/old.trec"]
+    assert left == ["notes.txt", "old/.lancer-tmp-1", "old/old.trec"]
 
 
 def test_a_table_of_a_stage_belongs_to_runs_that_have_it(tmp_path: Path, plan: Plan) -> None:

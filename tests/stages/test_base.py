@@ -8,6 +8,7 @@ import pytest
 from lancer import schema
 from lancer.errors import PlanError
 from lancer.stages.base import StageOutput, call, check_chain
+from lancer.stages.records import Failure
 from tests.scripted import Engines
 from tests.stages.batches import requests
 
@@ -34,6 +35,22 @@ def test_a_call_gives_the_added_columns_under_their_types() -> None:
     assert table.schema == pa.schema([schema.QUERY_ID, ADDED])
     assert table.to_pylist() == [{"query_id": "a", "length": 12}, {"query_id": "b", "length": 12}]
     assert not output.failures
+
+
+def test_a_failure_says_what_it_was_made_from() -> None:
+    class Failing(Lengths):
+        def run(self, batch: pa.Table, engines: Any) -> StageOutput:
+            failed = [Failure(query_id=i, stage="lengths", reason="x", detail="") for i in ("c", "a")]
+            return StageOutput(super().run(batch, engines).columns, failures=failed)
+
+    def digests(batch: pa.Table) -> dict[str, str]:
+        return {f.query_id: f.input_digest for f in call(Failing(), batch, Engines())[1].failures}
+
+    found = digests(requests("a", "b", "c"))
+    assert len(set(found.values())) == 2
+    assert all(len(digest) == 16 for digest in found.values())
+    assert digests(requests("c", "a", title="not read")) == found, "whatever is beside it in the batch or the request"
+    assert digests(requests("a", "c", text="other")).items().isdisjoint(found.items())
 
 
 def test_a_stage_that_loses_a_row_is_a_bug() -> None:

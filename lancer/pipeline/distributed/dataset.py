@@ -22,7 +22,7 @@ from ray.util.annotations import RayDeprecationWarning
 from ray.util.metrics import Counter
 
 from lancer import errors
-from lancer.errors import LancerError
+from lancer.errors import LancerError, unforeseen
 from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.distributed.engine_pool import PooledEngines
 from lancer.pipeline.execute import StageReport, Surroundings, run_stage
@@ -46,6 +46,7 @@ class _Assignment:
     parts: dict[str, str]  # stage → the name of its part
     there: dict[str, str]  # stage → its part, where the plan found one
     done: list[str]  # stages whose part can stay
+    retry: dict[str, list[str]]  # stage → queries for which what was answered before must not do again
     final: str  # the name of its final tables
     finals: list[str]  # those that the plan found
     journals: dict[str, list[str]]  # engine → files that the plan found
@@ -84,7 +85,8 @@ class _Carrier:
             journals=lambda: {name: self._journal(name, own, starts) for name in stage.stage.engines},
             attempts=Attempts.of(self.store.storage, self.store.root, own.shard, self.attempts, starts=starts),
         )
-        table, report = run_stage(stage, table, name=name, there=there, redo=redo, at=at)
+        retry = own.retry.get(stage.name, ())
+        table, report = run_stage(stage, table, name=name, there=there, redo=redo, at=at, retry=retry)
         _METERS.count(report)
         line = json.dumps(report.as_dict())
         return table.append_column(f"report:{stage.name}", pa.array([line] * table.num_rows, pa.string()))
@@ -134,6 +136,10 @@ def _guarded(call: Callable[[pa.Table], pa.Table], table: pa.Table) -> pa.Table:
         return call(table)
     except LancerError as error:
         return _result(error=json.dumps([type(error).__name__, str(error)]))
+    except ray.exceptions.RayError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the driver raises it, with its place in the code
+        return _result(error=json.dumps([LancerError.__name__, unforeseen(error)]))
 
 
 def raise_error(packed: str) -> None:
@@ -228,6 +234,7 @@ def shard_blocks(plan: Plan, store: RunStore, work: Work) -> ray.data.Dataset:
             parts={p.name: store.part(p, shard) for p in plan.stages},
             there=there,
             done=[name for name in there if (name, shard.id) in work.done],
+            retry={p.name: queries for p in plan.stages if (queries := work.retry.get((p.name, shard.id)))},
             final=final_name(plan, shard),
             finals=work.finals[shard.id],
             journals={engine: list(files) for engine, files in journals.get(shard.id, {}).items()},

@@ -24,7 +24,7 @@ from lancer.engines.protocols import Block, Documents, EngineClock, Generation, 
 from lancer.engines.sources import DocumentSource
 from lancer.engines.table import EngineConfig, build_engine
 from lancer.engines.tokenizers import context_of, model_tokens
-from lancer.errors import EngineDied, EngineError, EngineNotStarted, LancerError
+from lancer.errors import CallFailed, EngineDied, EngineError, EngineNotStarted, LancerError, unforeseen
 from lancer.storage import Storage
 
 CALLERS = 64  # threads of an actor: more than shards in flight, so that no call waits outside the engine
@@ -34,12 +34,15 @@ BACK_S = 120.0  # a new process for an actor takes seconds; longer means that th
 class EngineActor:
     """Runs one engine; the methods are those of `lancer.engines.protocols`.
 
-    The engine is built at the first call, and again after it died. A call that is `alone` waits until no other runs
-    and keeps others out: if the engine dies then, that call is the cause.
+    The engine is built at the first call, and again after it died, `restarts` times at most. A call that is `alone`
+    waits until no other runs and keeps others out: if the engine dies then, that call is the cause.
     """
 
-    def __init__(self, config: EngineConfig, source: DocumentSource, storage: Storage, asked: float) -> None:
+    def __init__(
+        self, config: EngineConfig, source: DocumentSource, storage: Storage, asked: float, *, name: str, restarts: int
+    ) -> None:
         self._config, self._source, self._storage = config, source, storage
+        self._name, self._restarts = name, restarts  # those left; a new process of the actor begins again
         self._building = threading.Lock()
         self._built: Any = None
         self._since = asked  # time.time() since when a device is held for the engine that is built next
@@ -50,6 +53,8 @@ class EngineActor:
     def _engine(self) -> Any:
         with self._building:
             if self._built is None:
+                if self._restarts < 0:
+                    raise _too_often(self._name)
                 waited = max(0.0, time.time() - self._since)
                 self._built = build_engine(self._config, self._source, self._storage)
                 self._before = replace(self._before, startup_s=self._before.startup_s + waited)
@@ -62,6 +67,8 @@ class EngineActor:
 
     def clock(self) -> EngineClock:
         """Starts the engine if need be. Start-up begins when the actor is asked for; engines that died count in."""
+        if self._restarts < 0:
+            return self._before
         return add_clocks(self._before, self._engine().clock())
 
     def call(self, method: str, *args: Any, alone: bool = False, **options: Any) -> Any:
@@ -70,13 +77,20 @@ class EngineActor:
             engine = self._engine()
             try:
                 return getattr(engine, method)(*args, **options)
-            except EngineDied:
+            except EngineDied as death:
                 with self._building:
                     if self._built is engine:
                         self._before, self._since = add_clocks(self._before, engine.clock()), time.time()
                         engine.close()
                         self._built = None
+                        self._restarts -= 1
+                if self._restarts < 0:
+                    raise _too_often(self._name) from death
                 raise
+            except LancerError:
+                raise
+            except Exception as error:  # here it knows its place in the code
+                raise CallFailed(f"engine {self._name!r} failed: {unforeseen(error)}") from error
 
     @contextmanager
     def _place(self, alone: bool) -> Iterator[None]:
@@ -96,6 +110,10 @@ class EngineActor:
             with self._changed:
                 self._running, self._alone = self._running - 1, False
                 self._changed.notify_all()
+
+
+def _too_often(name: str) -> EngineError:
+    return EngineError(f"engine {name!r} died more often than limits.engine_restarts")
 
 
 NO_TIME: Final = EngineClock(startup_s=0.0, busy_s=0.0, idle_s=0.0, calls=0, tokens=0)
@@ -134,7 +152,9 @@ class EnginePool:
             max_task_retries=0,  # a call that may have killed it must not go again by itself
         )
         asked = time.time()
-        self._actors: list[Any] = [actor.remote(config, source, storage, asked) for _ in range(config.replicas)]
+        self._actors: list[Any] = [
+            actor.remote(config, source, storage, asked, name=name, restarts=restarts) for _ in range(config.replicas)
+        ]
 
     def wait_until_started(self, each_second: Callable[[], None] = lambda: None) -> None:
         """Raises what kept an engine from starting, or what the check raises while it starts."""
@@ -162,8 +182,9 @@ class EnginePool:
         return self._actors[number % len(self._actors)]
 
     def call(self, calls: Sequence[tuple[Any, ray.ObjectRef[Any]]]) -> list[Any]:
-        """Waits for all of (actor, its call). EngineDied: an actor died under one and is back; EngineError: it stays
-        dead, or its engine failed. `answered` then holds the results of the others, by number."""
+        """Waits for all of (actor, its call). EngineDied: an actor died under one and is back; CallFailed: its engine
+        failed at it; EngineError: it stays dead, or its engine cannot go on. `answered` then holds the results of the
+        others, by number."""
         results: dict[int, Any] = {}
         failed: list[Exception] = []
         for number, (actor, ref) in enumerate(calls):
@@ -173,9 +194,11 @@ class EnginePool:
                 failed.append(error.cause if isinstance(error.cause, LancerError) else error)
             except ray.exceptions.RayActorError as error:
                 failed.append(self._after_death(actor, error))
+            except ray.exceptions.RayError as error:
+                failed.append(EngineError(f"engine {self.name!r} did not answer: {str(error).splitlines()[0]}"))
         if not failed:
             return list(results.values())
-        worst = max(failed, key=lambda error: not isinstance(error, EngineDied))  # which can be mended
+        worst = max(failed, key=lambda error: not isinstance(error, EngineDied | CallFailed))  # which can be mended
         if isinstance(worst, EngineError):
             worst.answered = results
         raise worst
@@ -200,7 +223,7 @@ class EnginePool:
                     raise EngineError(f"engine {self.name!r} died and found no place to start again") from error
                 time.sleep(1.0)
             except ray.exceptions.RayActorError as error:
-                raise EngineError(f"engine {self.name!r} died more often than limits.engine_restarts") from error
+                raise _too_often(self.name) from error
             else:
                 return
 

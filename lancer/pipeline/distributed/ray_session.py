@@ -13,7 +13,7 @@ import ray
 from ray.data import DataContext
 
 from lancer.config import RayConfig
-from lancer.errors import EngineError, LancerError
+from lancer.errors import EngineError, LancerError, unforeseen
 from lancer.pipeline import hardware
 from lancer.pipeline.plan import Plan
 
@@ -73,7 +73,10 @@ def _quieten() -> None:
 
 
 def own_error(error: BaseException) -> BaseException:
-    """The error of lancer that a worker raised, out of Ray's wrappings; else an EngineError that tells the cause."""
+    """The error of lancer that a worker raised, out of Ray's wrappings.
+
+    Else what nobody foresaw, as a LancerError; else, of Ray itself, an EngineError that tells the cause.
+    """
     seen: list[BaseException] = []
     queue: list[BaseException | None] = [error]
     while queue:
@@ -84,4 +87,7 @@ def own_error(error: BaseException) -> BaseException:
             return at
         seen.append(at)
         queue.extend([at.__cause__, getattr(at, "cause", None)])
+    others = [at for at in seen if not type(at).__module__.startswith("ray.")]
+    if others:
+        return LancerError(unforeseen(others[-1]))
     return EngineError(f"a worker failed: {seen[-1]}")

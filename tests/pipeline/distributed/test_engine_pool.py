@@ -7,8 +7,10 @@ import time
 
 import pytest
 
+from lancer.engines.protocols import EngineClock
 from lancer.engines.sources import DocumentSource
 from lancer.engines.synthetic import SyntheticConfig
+from lancer.errors import CallFailed, EngineDied, EngineError
 from lancer.pipeline.distributed import engine_pool
 from lancer.pipeline.distributed.engine_pool import EngineActor, affinity
 from lancer.prompts import decompose, judge
@@ -43,6 +45,13 @@ def test_prompts_from_a_file_without_our_marks_go_by_what_they_share() -> None:
     assert one == other != far
 
 
+def actor_of(engine: object, monkeypatch: pytest.MonkeyPatch, restarts: int = 0) -> EngineActor:
+    """An actor, in this process, that builds `engine` whenever it builds one."""
+    monkeypatch.setattr(engine_pool, "build_engine", lambda *config: engine)
+    source = DocumentSource("corpus", "x", "y")
+    return EngineActor(SyntheticConfig(), source, Storage(), time.time(), name="llm", restarts=restarts)
+
+
 class Engine:
     """Notes how many calls run at once."""
 
@@ -62,8 +71,7 @@ class Engine:
 
 def test_a_call_that_must_be_alone_gets_its_turn_in_a_full_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
-    monkeypatch.setattr(engine_pool, "build_engine", lambda *config: engine)
-    actor = EngineActor(SyntheticConfig(), DocumentSource("corpus", "x", "y"), Storage(), time.time())
+    actor = actor_of(engine, monkeypatch)
     end, served = threading.Event(), threading.Event()
 
     def shared() -> None:
@@ -87,3 +95,42 @@ def test_a_call_that_must_be_alone_gets_its_turn_in_a_full_engine(monkeypatch: p
     assert in_time
     assert engine.beside["shared"] > 1
     assert engine.beside["alone"] == 1
+
+
+class Mortal:
+    """Loads well, and dies at every call."""
+
+    loads = 0
+
+    def clock(self) -> EngineClock:
+        return EngineClock(startup_s=1.0, busy_s=1.0, idle_s=0.0, calls=0, tokens=0)
+
+    def close(self) -> None:
+        self.loads += 1
+
+    def work(self) -> None:
+        raise EngineDied("no first step")
+
+
+def test_an_engine_that_dies_again_and_again_inside_its_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Mortal()
+    actor = actor_of(engine, monkeypatch, restarts=2)
+    for _ in range(2):
+        with pytest.raises(EngineDied):
+            actor.call("work")
+    for _ in range(2):
+        with pytest.raises(EngineError, match=r"engine 'llm' died more often than limits\.engine_restarts") as given_up:
+            actor.call("work", alone=True)
+        assert not isinstance(given_up.value, EngineDied), "no row is to blame"
+    assert engine.loads == 3, "the first one and two restarts"
+    assert actor.clock().busy_s == 3.0, "what it took is still told, and no engine is built for that"
+
+
+def test_what_nobody_foresaw_in_an_engine_is_a_failed_call_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Mortal):
+        def work(self) -> None:
+            raise RuntimeError("a slip")
+
+    actor = actor_of(Broken(), monkeypatch)
+    with pytest.raises(CallFailed, match=r"engine 'llm' failed: RuntimeError: a slip \(lancer/.*engine_pool\.py:\d+"):
+        actor.call("work")
