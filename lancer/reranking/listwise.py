@@ -55,7 +55,7 @@ class ListwiseRerank(ByModel):
                 if answer.error:
                     faults["error"] += 1
                     continue
-                read = prompt.read_order(answer.text, len(inside))
+                read = prompt.read_order(answer.text, len(inside), cut=answer.finish == "length")
                 order[start:end] = [inside[place] for place in read.order]
                 if read.read:
                     faults.update(missing=read.missing, unknown=read.unknown, repeated=read.repeated)

@@ -70,6 +70,14 @@ def test_malformed_answers_are_repaired_and_counted() -> None:
     assert +result.faults == {"missing": 3, "repeated": 1, "unknown": 1, "unreadable": 1, "error": 1}
 
 
+def test_a_refusal_or_an_output_that_was_cut_brings_no_document_forward() -> None:
+    step = ListwiseRerank(engine="llm", window=3, step=2)
+    result, _ = reranked(step, [*"abc"], lambda documents: "I cannot rank these 3 documents.")
+    assert (result.order, +result.faults) == ([0, 1, 2], {"unreadable": 1})
+    result, _ = reranked(step, [*"abc"], lambda documents: Generation(text="2 > 3", finish="length"))
+    assert (result.order, +result.faults) == ([1, 0, 2], {"missing": 2})
+
+
 def test_one_document_needs_no_call() -> None:
     result, rounds = reranked(ListwiseRerank(engine="llm"), ["only"], ordered)
     assert (result.order, rounds) == ([0], [])
