@@ -65,7 +65,9 @@ class GradedRerank(ByModel):
     def _grade(self, answer: Generation) -> float:
         if answer.error:
             return math.nan
-        # A choice of one token also ends at the token limit; there it is no sign of a number that goes on.
-        cut = answer.finish == "length" and not self.structured
+        # A choice of one token also ends at the token limit; there it is no sign of a number that goes on. What is no
+        # choice comes from a server that ignored the restriction.
+        chosen = answer.text.strip() in (self.sampling().choice or ())
+        cut = answer.finish == "length" and not chosen
         value = read_rating(answer.text, scale=(0, self.grades), cut=cut).value
         return math.nan if value is None else float(value)

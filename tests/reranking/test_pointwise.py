@@ -58,6 +58,14 @@ def test_a_number_at_the_token_limit_may_go_on() -> None:
     assert +result.faults == {"unreadable": 1}
 
 
+def test_a_choice_at_the_token_limit_is_complete_and_anything_else_is_not() -> None:
+    outputs = {"a": "1", "b": "Grade: 2"}
+    step = GradedRerank(engine="llm")
+    result, _ = reranked(step, [*outputs], lambda shown: Generation(text=outputs[shown[0]], finish="length"))
+    assert result.scores is not None
+    np.testing.assert_array_equal(result.scores, [1, np.nan])
+
+
 def test_a_threshold_above_the_grades_is_refused() -> None:
     with pytest.raises(ValidationError, match="nothing reaches it"):
         GradedRerank(engine="llm", grades=3, threshold=4)
