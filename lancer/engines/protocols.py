@@ -48,7 +48,7 @@ class Sampling:
 class Generation:
     """One finished call. `error` is "" or one sentence: the call failed, `text` is empty. Seconds are of this call."""
 
-    text: str
+    text: str  # with the opening mark of a thinking block that the chat template itself opened
     error: str = ""
     finish: str = "stop"  # stop | length | error
     prompt_tokens: int = 0  # cached ones included

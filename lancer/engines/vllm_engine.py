@@ -216,8 +216,10 @@ class VllmEngine:
         if read is None and not request.repeated:
             self._repeat(request)
             return
+        read = read or _failed("vLLM gives no log-probabilities of the scored part")
         generation = replace(
-            read or _failed("vLLM gives no log-probabilities of the scored part"),
+            read,
+            text=self._tokens.whole_output(read.text, request.sampling),
             queue_s=max(0.0, times.scheduled_ts - request.submitted),
             run_s=max(0.0, times.last_token_ts - times.scheduled_ts),
         )

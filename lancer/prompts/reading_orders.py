@@ -34,9 +34,9 @@ class ReadOrder:
     repeated: int = 0
 
 
-def read_order(text: str, n: int, *, opened: bool = False, cut: bool = False) -> ReadOrder:
-    """The order of documents 1 to n that a model's whole output gives. `opened`, `cut`: as in `read_rating`."""
-    answer = answer_of(text, opened=opened)
+def read_order(text: str, n: int, *, cut: bool = False) -> ReadOrder:
+    """The order of documents 1 to n that a model's whole output gives. `cut`: as in `read_rating`."""
+    answer = answer_of(text)
     numbers = [] if answer is None else _IN_BRACKETS.findall(answer) or _bare(answer, cut=cut)
     named = [int(number) - 1 for number in numbers]
     known = [place for place in named if 0 <= place < n]

@@ -32,7 +32,7 @@ def test_what_an_output_orders(text: str, expected: ReadOrder) -> None:
 
 
 def test_a_thinking_block_that_the_template_opened_and_nobody_closed_is_no_answer() -> None:
-    assert not read_order("[3] > [1]", 3, opened=True).read
+    assert not read_order("<think>\n[3] > [1]", 3).read
 
 
 @pytest.mark.parametrize(
