@@ -91,8 +91,12 @@ class HttpConfig(Closed):
         return self
 
     def result_fields(self) -> dict[str, object]:
-        """What enters fingerprints. Not the address: the same model may move; `revision` tells two of a name apart."""
-        return self.model_dump(include={"model", "revision", "extra_body"})
+        """What enters fingerprints. Not the address: the same model may move; `revision` tells two of a name apart.
+
+        `room` decides where documents are cut: no answer to a prompt depends on it.
+        """
+        room = self.model_dump(include={"tokenizer", "tokenizer_revision", "max_model_len"})
+        return self.model_dump(include={"model", "revision", "extra_body"}) | {"room": room}
 
 
 @dataclass(eq=False)

@@ -446,7 +446,8 @@ def test_the_address_is_no_part_of_the_identity() -> None:
     there = HttpConfig(base_url="https://elsewhere/v1", model="m", revision="abc", extra_body={"top_k": 1}, retries=9)
     assert here.base_url == "http://127.0.0.1:8000/v1"
     assert here.result_fields() == there.result_fields()
-    assert here.result_fields() == {"model": "m", "revision": "abc", "extra_body": {"top_k": 1}}
+    room = {"tokenizer": None, "tokenizer_revision": None, "max_model_len": None}
+    assert here.result_fields() == {"model": "m", "revision": "abc", "extra_body": {"top_k": 1}, "room": room}
 
 
 def test_a_failed_call_is_a_whole_generation() -> None:
