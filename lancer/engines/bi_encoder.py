@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import threading
 import time
@@ -40,6 +41,8 @@ from lancer.errors import EngineError, SetupError, UsageError
 from lancer.storage import Storage
 from lancer.text.sentences import VERSION as SENTENCES_VERSION
 from lancer.text.sentences import sentence_spans
+
+log = logging.getLogger(__name__)
 
 
 class BiEncoderConfig(Closed):
@@ -94,8 +97,7 @@ class BiEncoder:
     ) -> None:
         self._meter = Meter()
         self.config = config
-        self.truncated = 0  # texts cut to max_tokens so far
-        self._encoded = 0  # tokens so far
+        self._encoded, self._cut = 0, 0  # tokens, and texts that were cut to max_tokens, so far
         self._lock = threading.Lock()
         self._tokenizer, self._model, self._device = _load(config)
         self._specials = set(self._tokenizer.all_special_ids)
@@ -106,6 +108,8 @@ class BiEncoder:
             storage = storage or Storage()
             shelf = _shelf(config, source, storage)
             self._corpus = corpus_embeddings(source.open(storage), shelf, lambda texts: self.embed(texts, "document"))
+            if self._cut:
+                log.warning("%d documents are embedded by their first %d tokens only", self._cut, config.max_tokens)
         self._meter.ready()
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
@@ -138,7 +142,7 @@ class BiEncoder:
         submitted = time.monotonic()
         with self._lock, self._meter:
             began = time.monotonic()
-            before = self._encoded
+            encoded, cut = self._encoded, self._cut
             if self.config.similarity == "cosine":
                 scores = self._cosines(block)
             elif self.config.similarity == "max-sim":
@@ -146,9 +150,11 @@ class BiEncoder:
             else:
                 scores = self._best_sentences(block)
             ended = time.monotonic()
+            tokens, cut_inputs = self._encoded - encoded, self._cut - cut
         self._meter.add(calls=1)
-        tokens = self._encoded - before
-        return ScoredBlock(scores=scores, tokens=tokens, queue_s=began - submitted, run_s=ended - began)
+        return ScoredBlock(
+            scores=scores, tokens=tokens, queue_s=began - submitted, run_s=ended - began, cut_inputs=cut_inputs
+        )
 
     def _cosines(self, block: Block) -> FloatArray:
         vectors = self._vectors(
@@ -235,7 +241,7 @@ class BiEncoder:
         first: dict[int, list[int]] = {}  # what overflows comes as further rows of the same text
         for text, ids in zip(encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True):
             first.setdefault(text, ids)
-        self.truncated += sum(rows > 1 for rows in Counter(encoded["overflow_to_sample_mapping"]).values())
+        self._cut += sum(rows > 1 for rows in Counter(encoded["overflow_to_sample_mapping"]).values())
         return [first[text] for text in range(len(texts))]
 
     def _forward(self, token_ids: list[list[int]]) -> tuple[Any, Any]:

@@ -113,9 +113,18 @@ class CrossEncoder:
         self._meter.add(calls=len(blocks), tokens=int(inputs.total.sum()))
         tokens = np.bincount(cells.payer[inputs.pair_of], weights=inputs.total, minlength=len(blocks))
         shares = tokens / max(1.0, tokens.sum())
+        cut = np.bincount(cells.payer[np.unique(inputs.pair_of[inputs.cut])], minlength=len(blocks))
         return [
-            ScoredBlock(scores=own, tokens=int(spent), queue_s=began - submitted, run_s=float(run_s * share))
-            for own, spent, share in zip(by_block(scores[cells.pair_of], blocks), tokens, shares, strict=True)
+            ScoredBlock(
+                scores=own,
+                tokens=int(spent),
+                queue_s=began - submitted,
+                run_s=float(run_s * share),
+                cut_inputs=int(pairs),
+            )
+            for own, spent, share, pairs in zip(
+                by_block(scores[cells.pair_of], blocks), tokens, shares, cut, strict=True
+            )
         ]
 
     def clock(self) -> EngineClock:

@@ -73,6 +73,7 @@ class ScoredBlock:
     """`scores` has shape (documents, sub_questions), float32 in 0..1; NaN = the scorer failed on that pair.
 
     `reused`: all of it was paid earlier; else `reused_pairs` were, and tokens and seconds are of the others.
+    `cut_inputs`: texts or pairs of it that were longer than the scorer's limit, of those scored now.
     """
 
     scores: npt.NDArray[np.float32]
@@ -81,6 +82,7 @@ class ScoredBlock:
     run_s: float
     reused: bool = False
     reused_pairs: int = 0
+    cut_inputs: int = 0
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,7 @@ class _Filling:
             queue_s=sum(row.queue_s for row in made) + sum(new.queue_s for new in self.new),
             run_s=sum(row.run_s for row in made) + sum(new.run_s for new in self.new),
             reused_pairs=sum(old.values()),
+            cut_inputs=sum(new.cut_inputs for new in self.new),
         )
 
 

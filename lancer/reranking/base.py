@@ -106,7 +106,7 @@ class ByModel(RerankStep):
     pairwise: ClassVar[bool] = False  # whether a call is about one document
 
     max_words: int | None = Field(300, ge=1)
-    """Of a document; what follows is cut off. null = whole documents."""
+    """Of a document; what follows is cut off. null = whole documents, as far as the model's length allows."""
     one_by_one: bool = False
     """Ask for one query after another instead of for all of a shard together: engine `replay` of order recorded."""
 
@@ -114,9 +114,18 @@ class ByModel(RerankStep):
     def sampling(self) -> Sampling:
         """Of every call."""
 
+    @property
+    @abstractmethod
+    def together(self) -> int:
+        """The most documents that one prompt shows."""
+
+    @abstractmethod
+    def messages(self, query: str, documents: Sequence[str]) -> list[Message]:
+        """The prompt about so many documents, or fewer."""
+
     @abstractmethod
     def rerank(self, query: str, documents: Sequence[str]) -> Conversation:
-        """Asks about the documents, in their order so far."""
+        """Asks about the documents, in their order so far; they are short enough already (`lancer.stages.shown`)."""
 
     @abstractmethod
     def prompt_identity(self) -> str:

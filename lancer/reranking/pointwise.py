@@ -14,11 +14,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from lancer.engines.protocols import Generation, Sampling
+from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.prompts import relevance as prompt
 from lancer.prompts.reading_logprobs import MIN_MASS, expected
 from lancer.reranking.base import ByModel, Conversation, by_score
-from lancer.text.words import first_words
 
 
 class PointwiseRerank(ByModel):
@@ -40,9 +39,18 @@ class PointwiseRerank(ByModel):
         """The first token alone."""
         return Sampling(max_tokens=1, logprobs_of=prompt.ANSWERS)
 
+    @property
+    def together(self) -> int:
+        """One."""
+        return 1
+
+    def messages(self, query: str, documents: Sequence[str]) -> list[Message]:
+        """About one document."""
+        return prompt.yes_no(query, documents[0])
+
     def rerank(self, query: str, documents: Sequence[str]) -> Conversation:
         """By p(Yes)."""
-        answers = yield [prompt.yes_no(query, first_words(text, self.max_words)) for text in documents]
+        answers = yield [self.messages(query, [text]) for text in documents]
         scores = np.array([_probability(answer) for answer in answers], dtype=np.float64)
         errors = sum(bool(answer.error) for answer in answers)
         return by_score(scores, Counter(error=errors, unreadable=int(np.isnan(scores).sum()) - errors))

@@ -15,7 +15,7 @@ from lancer.prompts import compress as prompt
 from lancer.prompts.compress import Extraction
 from lancer.schema import CompressStatus
 from lancer.stages.base import Engines
-from lancer.stages.room import TEMPLATE_BYTES
+from lancer.stages.room import surely_fits
 from lancer.text.compression import runs
 
 PRIORITY: Final = 0  # of the calls; the last stage goes first, so that queries are done
@@ -78,8 +78,7 @@ def divide(documents: Sequence[Asked], engines: Engines, engine: str, output_tok
     for document in documents:
         sentences, whole = document.sentences, [range(len(document.sentences))]
         size = sum(len(message["content"].encode()) for message in document.messages(sentences, sharper=True))
-        # A token is at least one byte: most documents need no tokenizer.
-        if context is not None and size + TEMPLATE_BYTES + output_tokens > context:
+        if context is not None and not surely_fits(size, output_tokens, context):
             whole = _runs(document, engines, engine, context - output_tokens)
         document.parts = [Part(run.start, sentences[run.start : run.stop]) for run in whole]
 

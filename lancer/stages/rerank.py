@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import metadata
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,8 @@ from lancer.reranking.base import ByModel, ByScorer, Reranked, RerankStep
 from lancer.reranking.rounds import hold, noting, together
 from lancer.stages.base import Engines, StageOutput
 from lancer.stages.records import Failure, LedgerRecord, of_block, of_generations
+from lancer.stages.shown import shown
+from lancer.text import sentences
 
 REQUEST: Final = {f.name: f for f in (schema.TEXT, schema.TITLE, schema.BACKGROUND, schema.PROBLEM_STATEMENT)}
 
@@ -49,6 +52,7 @@ class _Row:
     texts: list[str]
     answers: list[Generation] = field(default_factory=list)
     block: ScoredBlock | None = None
+    cut: int = 0  # of `texts`, those that an LLM was not shown whole
     result: Reranked = field(default_factory=lambda: Reranked([]))
 
 
@@ -74,8 +78,11 @@ class Rerank:
         return (self._step.engine,)
 
     def identity(self) -> dict[str, Any]:
-        """Of the step."""
-        return self._step.identity()
+        """Of the step, and of an LLM's how documents are cut."""
+        identity = self._step.identity()
+        if isinstance(self._step, ByModel):
+            identity |= {"splitter": sentences.VERSION, "sentencex": metadata.version("sentencex")}
+        return identity
 
     def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
         """Complete orders: every candidate once."""
@@ -123,7 +130,10 @@ class Rerank:
         """The shard's queries go on together, so that the engine is full."""
         engine, sampling = engines.text(step.engine), step.sampling()
         asked = [row for row in rows if row.texts]
-        conversations = [noting(step.rerank(row.query, row.texts), row.answers) for row in asked]
+        conversations = []
+        for row in asked:
+            texts, row.cut = shown(step, row.query, row.texts, engines)
+            conversations.append(noting(step.rerank(row.query, texts), row.answers))
         groups = [[c] for c in conversations] if step.one_by_one else [conversations]
         results = [
             result
@@ -162,7 +172,8 @@ class Rerank:
             return of_block(row.block, query_id=row.query_id, stage=self.name, engine=engine)
         pairwise = isinstance(self._step, ByModel) and self._step.pairwise
         pairs = sum(not answer.reused for answer in row.answers) if pairwise else 0
-        return of_generations(row.answers, query_id=row.query_id, stage=self.name, engine=engine, pairs=pairs)
+        record = of_generations(row.answers, query_id=row.query_id, stage=self.name, engine=engine, pairs=pairs)
+        return replace(record, cut_inputs=row.cut)
 
     def _failures(self, row: _Row) -> list[Failure]:
         faults = Counter({fault: count for fault, count in row.result.faults.items() if count})

@@ -93,7 +93,8 @@ def test_long_texts_are_cut_and_counted() -> None:
         "one two three four five six and then some more",
     )
     scored = encoder.score([Block((long, "short"), (also_long,))])[0]
-    assert encoder.truncated == 2
+    assert scored.cut_inputs == 2
+    assert encoder.score([Block(("short",), ("short",))])[0].cut_inputs == 0, "counted per block"
     assert scored.tokens == 8 + 3 + 8  # [CLS] and [SEP] are tokens too
     assert scored.scores[0, 0] == pytest.approx(1)  # they begin alike, the rest is cut
 

@@ -83,11 +83,6 @@ def test_one_document_needs_no_call() -> None:
     assert (result.order, rounds) == ([0], [])
 
 
-def test_documents_are_cut_to_words() -> None:
-    _, rounds = reranked(ListwiseRerank(engine="llm", max_words=2), ["1 b c d", "2 x"], lambda documents: "[1] > [2]")
-    assert rounds == [[["1 b", "2 x"]]]
-
-
 def test_a_step_wider_than_the_window_is_refused() -> None:
     with pytest.raises(ValidationError, match="documents between would be lost"):
         ListwiseRerank(engine="llm", window=5, step=6)

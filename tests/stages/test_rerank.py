@@ -143,6 +143,14 @@ def test_calls_that_fail_are_named() -> None:
     ]
 
 
+def test_documents_that_were_not_shown_whole_are_counted() -> None:
+    engine = ScriptedText(lambda prompt, sampling: "3")
+    engines = Engines(text=engine, texts={"d1": "one two three", "d2": "one"})
+    _, output = orders(GradedRerank(engine="llm", max_words=2), {"q": ["d1", "d2"]}, engines)
+    assert [record.cut_inputs for record in output.ledger] == [1]
+    assert "one two\n" in engine.calls[0][0][0]
+
+
 def test_pointwise_calls_are_pairs_and_go_out_at_once() -> None:
     engines, engine = model(lambda prompt, sampling: Generation(text="Yes", logprobs=(-0.1, -3.0), prompt_tokens=5))
     queries = {"a": ["d1", "d2"], "b": ["d3"]}
