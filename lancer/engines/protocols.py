@@ -17,14 +17,15 @@ import numpy.typing as npt
 class Message(TypedDict):
     """One turn of a chat prompt; role is system, user or assistant.
 
-    The last message may carry marks, as offsets into its content. An engine without a use for one of the first two
-    leaves it out of account.
+    The last message may carry marks, most of them offsets into its content. Engines leave out of account what they have
+    no use for, but for `scored`.
     """
 
     role: str
     content: str
     shared: NotRequired[int]  # content[:shared] begins other prompts too, word for word
     pad_at: NotRequired[int]  # before `shared`: newlines may be put in here, up to the end of a block of a prefix cache
+    call: NotRequired[tuple[str, int]]  # about which query, and which of the stage's calls about it, from 0
     scored: NotRequired[tuple[int, int]]  # the part whose log-probabilities `Sampling.score` asks for
 
 

@@ -153,7 +153,7 @@ class _Engines:
 
     def _text(self, name: str) -> TextEngine:
         config = self._plan.config.engines[name]
-        if isinstance(config, SyntheticConfig) or (isinstance(config, ReplayConfig) and config.order == "digest"):
+        if isinstance(config, SyntheticConfig | ReplayConfig):
             engine: TextEngine = build_engine(config, self._plan.source, self._storage)
             return engine
         counting = CountingText(config, lambda prompt: self._answers.to(self.stage, prompt))

@@ -107,8 +107,6 @@ class ByModel(RerankStep):
 
     max_words: int | None = Field(300, ge=1)
     """Of a document; what follows is cut off. null = whole documents, as far as the model's length allows."""
-    one_by_one: bool = False
-    """Ask for one query after another instead of for all of a shard together: engine `replay` of order recorded."""
 
     @abstractmethod
     def sampling(self) -> Sampling:
@@ -132,6 +130,5 @@ class ByModel(RerankStep):
         """Changes with the prompt's text and its reader."""
 
     def identity(self) -> dict[str, Any]:
-        """With the prompt and its reader; in what order queries are asked changes nothing."""
-        prompt = hashlib.sha256(self.prompt_identity().encode()).hexdigest()
-        return {n: v for n, v in super().identity().items() if n != "one_by_one"} | {"prompt": prompt}
+        """With the prompt and its reader."""
+        return super().identity() | {"prompt": hashlib.sha256(self.prompt_identity().encode()).hexdigest()}

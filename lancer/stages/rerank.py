@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from lancer import schema
 from lancer.engines.protocols import Generation, ScoredBlock
-from lancer.reranking.base import ByModel, ByScorer, Reranked, RerankStep
+from lancer.reranking.base import ByModel, ByScorer, Conversation, Reranked, RerankStep
 from lancer.reranking.rounds import hold, noting, together
 from lancer.stages.base import Engines, StageOutput
 from lancer.stages.records import Failure, LedgerRecord, of_block, of_generations
@@ -133,15 +133,11 @@ class Rerank:
         conversations = []
         for row in asked:
             texts, row.cut = shown(step, row.query, row.texts, engines)
-            conversations.append(noting(step.rerank(row.query, texts), row.answers))
-        groups = [[c] for c in conversations] if step.one_by_one else [conversations]
-        results = [
-            result
-            for group in groups
-            for result in hold(
-                together(group), lambda prompts: engine.generate(prompts, sampling, priority=self.priority)
-            )
-        ]
+            conversation = _numbered(step.rerank(row.query, texts), row.query_id)
+            conversations.append(noting(conversation, row.answers))
+        results = hold(
+            together(conversations), lambda prompts: engine.generate(prompts, sampling, priority=self.priority)
+        )
         for row, result in zip(asked, results, strict=True):
             row.result = result
 
@@ -193,3 +189,18 @@ class Rerank:
 
     def _failure(self, row: _Row, reason: str, detail: str) -> Failure:
         return Failure(query_id=row.query_id, stage=self.name, reason=reason, detail=detail)
+
+
+def _numbered(conversation: Conversation, query_id: str) -> Conversation:
+    """The same; each prompt is marked with its number among those about the query, by which recorded answers go."""
+    number = 0
+    try:
+        prompts = next(conversation)
+        while True:
+            for prompt in prompts:
+                prompt[-1]["call"] = (query_id, number)
+                number += 1
+            prompts = conversation.send((yield prompts))
+    except StopIteration as end:
+        result: Reranked = end.value
+        return result

@@ -92,4 +92,4 @@ def test_the_tag_says_what_was_done() -> None:
     step = ListwiseRerank(engine="llm", keep=10, passes=2)
     assert step.tag() == "listwise(depth=100,window=20,step=10,passes=2,keep=10)"
     assert step.identity() != ListwiseRerank(engine="llm", keep=10).identity()
-    assert step.identity() == step.model_copy(update={"one_by_one": True, "name": "x", "engine": "other"}).identity()
+    assert step.identity() == step.model_copy(update={"name": "x", "engine": "other"}).identity()
