@@ -151,6 +151,12 @@ class CountingScorer:
             ScoredBlock(scores=_hashed(block), tokens=self._tokens(block), queue_s=0.0, run_s=0.0) for block in blocks
         ]
 
+    def query_tokens(self, query: str) -> int:
+        """Of a query that is searched for, by a bi-encoder."""
+        assert isinstance(self._config, BiEncoderConfig)
+        (ids,) = self._ids([self._config.query_prefix + query], special=True)
+        return min(len(ids), self._config.max_tokens)
+
     def _tokens(self, block: Block) -> int:
         if isinstance(self._config, BiEncoderConfig):
             texts = [self._config.document_prefix + d for d in self._encoded(block.documents)]

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from lancer.closed import Closed
+from lancer.engines.cores import own_cores
 from lancer.engines.embedded import resolve_model
 from lancer.engines.meter import Meter
 from lancer.engines.packed_attention import varlen_available
@@ -181,7 +182,6 @@ def _load(config: CrossEncoderConfig) -> PackedScorer:
         if slow < fast:
             log.warning("bfloat16 is slower than float32 on this processor: %.0f GFLOP/s against %.0f", slow, fast)
     # On a GPU the second thread prepares a pack while the first waits for its own.
-    cores = max(1, len(os.sched_getaffinity(0)) // config.replicas)
     settings = Settings(
         activation=config.activation,
         label=config.label or 0,
@@ -191,7 +191,9 @@ def _load(config: CrossEncoderConfig) -> PackedScorer:
         batch_tokens=config.batch_tokens,
     )
     try:
-        return PackedScorer(tokenizer, classifier, settings, 2 if device == "cuda" else config.threads or cores)
+        return PackedScorer(
+            tokenizer, classifier, settings, 2 if device == "cuda" else config.threads or own_cores(config.replicas)
+        )
     except ValueError as error:
         raise SetupError(f"model {config.model!r} cannot be used: {error}") from error
 

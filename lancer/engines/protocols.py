@@ -6,7 +6,7 @@ its constructor, and every method may be called from several threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NotRequired, Protocol, TypedDict
 
@@ -73,7 +73,8 @@ class Block:
 class ScoredBlock:
     """`scores` has shape (documents, sub_questions), float32 in 0..1; NaN = the scorer failed on that pair.
 
-    `reused`: all of it was paid earlier; else `reused_pairs` were, and tokens and seconds are of the others.
+    `reused`: all of it was paid earlier; else `reused_pairs` were, with `reused_tokens`; tokens and seconds are of the
+    others.
     `cut_inputs`: texts or pairs of it that were longer than the scorer's limit, of those scored now.
     """
 
@@ -83,6 +84,7 @@ class ScoredBlock:
     run_s: float
     reused: bool = False
     reused_pairs: int = 0
+    reused_tokens: int = 0
     cut_inputs: int = 0
 
 
@@ -92,6 +94,14 @@ class Hit:
 
     doc_id: str
     score: float
+
+
+class Hits(list[Hit]):
+    """What was found for one query by a model that encodes it, and the tokens of that."""
+
+    def __init__(self, hits: Iterable[Hit], tokens: int) -> None:
+        super().__init__(hits)
+        self.tokens = tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +161,10 @@ class SearchEngine(Protocol):
     """First-stage retrieval."""
 
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
-        """At most `depth` hits per query, best first; ties in the index's order, which is fixed."""
+        """At most `depth` hits per query, best first; ties in the index's order, which is fixed.
+
+        Those of a query that it took tokens to encode are `Hits`.
+        """
         ...
 
 

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from lancer.closed import Closed
 from lancer.engines.chat_tokens import ChatTokens, TokenPrompt
+from lancer.engines.cores import own_cores
 from lancer.engines.embedded import resolve_model
 from lancer.engines.meter import Meter
 from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
@@ -59,7 +60,7 @@ class VllmConfig(Closed):
     enforce_eager: bool = False
     """No compilation and no CUDA graphs. Always so on a CPU, where compiling takes minutes."""
     threads: int | None = Field(default=None, gt=0)
-    """On a CPU; None = every core this process may use."""
+    """On a CPU; None = the cores that this process may use, shared out evenly among the replicas."""
     replicas: int = Field(default=1, gt=0)
     num_cpus: float = Field(default=0.5, ge=0)
     num_gpus: float = Field(default=0, ge=0)
@@ -280,7 +281,7 @@ def _start(config: VllmConfig) -> Any:
             import torch
 
             # Ray sets OMP_NUM_THREADS=1 for actors of less than two CPUs.
-            torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+            torch.set_num_threads(config.threads or own_cores(config.replicas))
             arguments["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
             arguments["block_size"] = block_of(config)
         # As vLLM's own class for offline use: more tokens per step than a server's default.

@@ -26,6 +26,7 @@ from lancer.engines.protocols import (
     Documents,
     Generation,
     Hit,
+    Hits,
     Message,
     PairScorer,
     Sampling,
@@ -178,7 +179,7 @@ class _Engines:
             self._say(
                 f"{name}: candidates of dense retrieval are documents drawn at random, found ones are often longer"
             )
-            return _Drawn(source.open(self._storage))
+            return _Drawn(source.open(self._storage), CountingScorer(config).query_tokens)
         assert isinstance(config, LuceneConfig)
         store = None if source.kind == "index" else source.open(self._storage)
         reason = "its index is not on this machine"
@@ -223,14 +224,17 @@ class _Watched:
 class _Drawn:
     """A `SearchEngine` that finds anything."""
 
-    def __init__(self, store: DocumentStore) -> None:
-        self._store = store
+    def __init__(self, store: DocumentStore, tokens_of: Callable[[str], int] = lambda query: 0) -> None:
+        self._store, self._tokens_of = store, tokens_of
 
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
         """See `SearchEngine`; the same query finds the same."""
         seeds = [int.from_bytes(hashlib.sha256(q.encode()).digest()[:8]) for q in queries]
         found = [self._store.sample(depth, seed) for seed in seeds]
-        return [[Hit(doc_id, float(-rank)) for rank, doc_id in enumerate(ids)] for ids in found]
+        return [
+            Hits((Hit(doc_id, float(-rank)) for rank, doc_id in enumerate(ids)), self._tokens_of(query))
+            for query, ids in zip(queries, found, strict=True)
+        ]
 
 
 class _Answers:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,10 @@ from pydantic import Field, StringConstraints
 
 from lancer.closed import Closed
 from lancer.engines.protocols import Block, Generation, Message, Sampling
+from lancer.text.request_fields import RequestField
 
 FloatArray = npt.NDArray[np.float64]
 Conversation = Generator[list[list[Message]], list[Generation], "Reranked"]
-RequestField = Literal["title", "text", "background", "problem_statement"]
 
 
 @dataclass(frozen=True)

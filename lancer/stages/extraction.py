@@ -23,11 +23,15 @@ PRIORITY: Final = 0  # of the calls; the last stage goes first, so that queries 
 
 @dataclass
 class Part:
-    """One prompt: sentences of a document, from number `start` of the document on; the last answer and its reading."""
+    """One prompt: sentences of a document, from number `start` of the document on; the last answer and its reading.
+
+    `attempts`: how often it was asked.
+    """
 
     start: int
     sentences: list[str]
     answer: Generation | None = None
+    attempts: int = 0
     extraction: Extraction = field(default_factory=lambda: Extraction(None))
 
     @property
@@ -118,6 +122,7 @@ def ask(
         for parts in todo:
             for part in parts:
                 part.answer = answer = next(answers)
+                part.attempts += 1
                 part.extraction = prompt.parse(answer.text, len(part.sentences), cut=answer.finish == "length")
             calls[-1].append([part.answer for part in parts if part.answer])
     return calls

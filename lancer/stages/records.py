@@ -98,6 +98,7 @@ def of_block(block: ScoredBlock, *, query_id: str, stage: str, engine: str) -> L
         queue_s=block.queue_s,
         run_s=block.run_s,
         **latencies([block.queue_s + block.run_s]),
+        reused_tokens=block.reused_tokens,
         cut_inputs=block.cut_inputs,
     )
 

@@ -36,6 +36,7 @@ from lancer.stages.base import Engines, StageOutput
 from lancer.stages.records import Failure, LedgerRecord, of_block, of_generations
 from lancer.stages.shown import shown
 from lancer.text import sentences
+from lancer.text.request_fields import query_of
 
 REQUEST: Final = {f.name: f for f in (schema.TEXT, schema.TITLE, schema.BACKGROUND, schema.PROBLEM_STATEMENT)}
 
@@ -107,7 +108,7 @@ class Rerank:
         rows = []
         for row, (doc_ids, kept), compared in zip(table, before, near, strict=True):
             known = [(i, text) for i, d in enumerate(compared) if (text := texts.get(d)) is not None]
-            query = " ".join(row[name] for name in self._step.query if row[name])
+            query = query_of(row, self._step.query)
             rows.append(_Row(row["query_id"], query, doc_ids, kept, [i for i, _ in known], [t for _, t in known]))
         return rows
 
