@@ -8,25 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NotRequired, Protocol, TypedDict
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-
-class Message(TypedDict):
-    """One turn of a chat prompt; role is system, user or assistant.
-
-    The last message may carry marks, most of them offsets into its content. Engines leave out of account what they have
-    no use for, but for `scored`.
-    """
-
-    role: str
-    content: str
-    shared: NotRequired[int]  # content[:shared] begins other prompts too, word for word
-    pad_at: NotRequired[int]  # before `shared`: newlines may be put in here, up to the end of a block of a prefix cache
-    call: NotRequired[tuple[str, int]]  # about which query, and which of the stage's calls about it, from 0
-    scored: NotRequired[tuple[int, int]]  # the part whose log-probabilities `Sampling.score` asks for
+from lancer.prompts.message import Message as Message
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from lancer.engines.protocols import Message
 from lancer.errors import UsageError, nearest
 from lancer.prompts.data import as_data
+from lancer.prompts.message import Message
 from lancer.prompts.reading import SCALE
 from lancer.prompts.template import Prompt, Template, parse_template
 
