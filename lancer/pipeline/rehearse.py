@@ -83,7 +83,22 @@ def rehearse(plan: Plan, storage: Storage, *, sample: int, sub_questions: Sequen
         if engines.refused:
             refused[stage.name], engines.refused = engines.refused, 0
     first = f"sample: {len(drawn)} of {len(ids)} queries, those whose ids' hashes come first"
-    return Rehearsal(tuple(sorted(drawn)), len(ids), records, refused, [first, *engines.assumptions()])
+    assumptions = [first, *engines.assumptions(), *_on_scores(plan.config)]
+    return Rehearsal(tuple(sorted(drawn)), len(ids), records, refused, assumptions)
+
+
+def _on_scores(config: Config) -> Iterator[str]:
+    """What is decided by scores and grades, which are drawn evenly from their whole range: nothing was scored."""
+    for step in config.rerank:
+        if step.least is not None:
+            yield (
+                f"rerank.{step.order_name}: scores are drawn at random, so how many documents reach the threshold "
+                f"{step.least:g} is a guess"
+            )
+    only = config.judge.only if config.judge else None
+    if only is not None and (only.uncertain is not None or only.until is not None):
+        parts = " and ".join(f"`{name}`" for name in ("uncertain", "until") if getattr(only, name) is not None)
+        yield (f"judge: estimates are drawn from 0 to 1, so how many cells {parts} of `judge.only` leaves is a guess")
 
 
 def draw(ids: Sequence[str], count: int) -> list[str]:
