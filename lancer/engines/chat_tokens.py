@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from lancer.engines.protocols import Message, Sampling
@@ -45,7 +46,6 @@ class ChatTokens:
         self._heads: OrderedDict[str, tuple[list[int], int]] = OrderedDict()
         self._newline = self._encode("\n")
         head, tail = _PROBE
-        self._opening = opening_of(self._render([{"role": "user", "content": head}]))
         # False for tokenizers that put something before every text, as SentencePiece's may.
         self._splits = self._encode(head) + self._encode(tail) == self._encode(head + tail)
 
@@ -88,6 +88,16 @@ class ChatTokens:
         with self._lock:
             ids = self._encode(text)
         return ids[0] if len(ids) == 1 else None
+
+    @cached_property
+    def _opening(self) -> str:
+        """The mark by which the template opens a thinking block; "" for one that refuses a plain question."""
+        from jinja2 import TemplateError
+
+        try:
+            return opening_of(self._render([{"role": "user", "content": _PROBE[1]}]))
+        except (TemplateError, ValueError, TypeError):
+            return ""
 
     def _render(self, prompt: Sequence[Message]) -> str:
         text: str = self._tokenizer.apply_chat_template(
