@@ -20,7 +20,7 @@ from lancer.engines.table import ROLES, EngineConfig, Role
 from lancer.engines.tokenizers import has_tokenizer
 from lancer.errors import InputError, UsageError, nearest
 from lancer.evaluation.measures import parse_measures
-from lancer.reranking.base import ByModel, ByScorer
+from lancer.reranking.base import ByScorer
 from lancer.reranking.table import RerankConfig
 from lancer.stages.compress import CompressConfig
 from lancer.stages.decompose import DecomposeConfig
@@ -141,6 +141,7 @@ class Config(Closed):
                     f"`{field}` names engine {name!r} of kind {self.engines[name].kind!r}; it needs {kinds}"
                 )
         self._check_judge()
+        self._check_recorded()
         dense = self.retrieve.dense
         if dense is not None and getattr(self.engines[dense], "embeddings", None) is None:
             raise ValueError(
@@ -166,6 +167,17 @@ class Config(Closed):
                 "tokenizer here" + ("; set its `tokenizer`" if isinstance(engine, HttpConfig) else "")
             )
 
+    def _check_recorded(self) -> None:
+        """Only reranking says which of a query's calls one is; what has no such number would get another's answer."""
+        for name, engine in self.engines.items():
+            if isinstance(engine, ReplayConfig) and engine.order == "recorded":
+                uses = [field for field, used, _ in self._uses() if used == name]
+                if uses not in ([], ["rerank.engine"]):
+                    raise ValueError(
+                        f"engine {name!r} answers in recorded order, which is for one step of `rerank` alone, not for "
+                        f"{' and '.join(f'`{field}`' for field in uses)}; order 'digest' is for all"
+                    )
+
     def _check_orders(self) -> None:
         names = [step.order_name for step in self.rerank]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -174,12 +186,6 @@ class Config(Closed):
             raise ValueError(f"`rerank` has a step called {min(taken)!r}, as a selector is; give it another `name`")
         for step in self.rerank:
             engine = self.engines.get(step.engine)
-            recorded = isinstance(engine, ReplayConfig) and engine.order == "recorded"
-            if recorded and isinstance(step, ByModel) and not (step.one_by_one and self.ray.workers == 1):
-                raise ValueError(
-                    f"`rerank` engine {step.engine!r} answers in recorded order: it needs `one_by_one: true` in the "
-                    "step and `ray.workers: 1`, so that queries are asked one after another"
-                )
             if engine is not None and step.kinds and engine.kind not in step.kinds:
                 raise ValueError(
                     f"`rerank` method {step.method!r} names engine {step.engine!r} of kind {engine.kind!r}; "

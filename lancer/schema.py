@@ -171,6 +171,9 @@ LEDGER_SCHEMA: Final = pa.schema(
         pa.field("reused_tokens", pa.int64(), nullable=False),  # prompt and output tokens of those
         pa.field("reused_cached_tokens", pa.int64(), nullable=False),  # among them
         pa.field("reused_output_tokens", pa.int64(), nullable=False),
+        # Of the calls made now, inputs that were not shown whole: documents before an LLM that reranks, texts of a
+        # bi-encoder, pairs of a cross-encoder. What the judge did not see is in `cut_characters`.
+        pa.field("cut_inputs", pa.int64(), nullable=False),
     ]
 )
 FAILURE_SCHEMA: Final = pa.schema(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lancer.engines.chat_tokens import ChatTokens
-from lancer.engines.protocols import Block, Generation, Hit, Message, Sampling, ScoredBlock
+from lancer.engines.protocols import Block, Generation, Hit, Hits, Message, Sampling, ScoredBlock
 
 
 class ScriptedText:
@@ -56,7 +56,8 @@ class ScriptedSearch:
         self.hits = hits
 
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
-        return [self.hits.get(q, [])[:depth] for q in queries]
+        found = [self.hits.get(q, []) for q in queries]
+        return [hits if isinstance(hits, Hits) else hits[:depth] for hits in found]
 
 
 class Texts:

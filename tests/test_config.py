@@ -135,7 +135,10 @@ def test_a_bad_override_is_named(tmp_path: Path, override: str, message: str) ->
         ("[{method: mmr, engine: scorer}, {method: mmr, engine: scorer}]", "`rerank` has two steps called 'mmr'; give"),
         ("{method: mmr, engine: scorer, name: max}", "`rerank` has a step called 'max', as a selector is"),
         ("{method: mmr, engine: scorer, name: a b}", "rerank.name: String should match pattern"),
-        ("{method: graded, engine: recorded}", "it needs `one_by_one: true` in the step and `ray.workers: 1`"),
+        (
+            "[{method: graded, engine: recorded}, {method: listwise, engine: recorded}]",
+            "engine 'recorded' answers in recorded order, which is for one step of `rerank` alone, not for `rerank.",
+        ),
     ],
 )
 def test_a_bad_reranker_is_named(tmp_path: Path, rerank: str, message: str) -> None:
@@ -156,10 +159,11 @@ def test_reranking_is_one_step_or_several_or_none(tmp_path: Path) -> None:
         write(tmp_path),
         [
             f"engines.recorded={recorded}",
-            "ray.workers=1",
-            "rerank={method: graded, engine: recorded, one_by_one: true}",
+            "rerank={method: graded, engine: recorded}",
         ],
     )
+    with pytest.raises(UsageError, match=r"for one step of `rerank` alone, not for `decompose\.engine`"):
+        load_config(write(tmp_path), [f"engines.llm={recorded}"])
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
 
 from lancer.closed import Closed
 from lancer.engines.cache import cache_dir
+from lancer.engines.cores import own_cores
 from lancer.engines.embedded import resolve_model
 from lancer.engines.embeddings import (
     EMBEDDINGS_VERSION,
@@ -33,13 +36,18 @@ from lancer.engines.embeddings import (
     corpus_embeddings,
 )
 from lancer.engines.meter import Meter
-from lancer.engines.protocols import Block, EngineClock, Hit, ScoredBlock, Side
+from lancer.engines.packed_scoring import one_thread_each
+from lancer.engines.protocols import Block, EngineClock, Hit, Hits, ScoredBlock, Side
 from lancer.engines.similarity import FloatArray, best_sentence, cosine, late_interaction
 from lancer.engines.sources import DocumentSource
 from lancer.errors import CallFailed, SetupError, UsageError
 from lancer.storage import Storage
 from lancer.text.sentences import VERSION as SENTENCES_VERSION
 from lancer.text.sentences import sentence_spans
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 
 class BiEncoderConfig(Closed):
@@ -65,7 +73,8 @@ class BiEncoderConfig(Closed):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, gt=0)
-    """On a CPU; None = every core this process may use, whatever the number of replicas: low bits depend on it."""
+    """On a CPU, so many batches at a time, of one thread each: no low bit depends on it. None = the cores that this
+    process may use, shared out evenly among the replicas."""
     replicas: int = Field(default=1, gt=0)
     num_cpus: float = Field(default=0.5, ge=0)
     num_gpus: float = Field(default=0, ge=0)
@@ -94,11 +103,13 @@ class BiEncoder:
     ) -> None:
         self._meter = Meter()
         self.config = config
-        self.truncated = 0  # texts cut to max_tokens so far
-        self._encoded = 0  # tokens so far
+        self._encoded, self._cut = 0, 0  # tokens, and texts that were cut to max_tokens, so far
         self._lock = threading.Lock()
         self._tokenizer, self._model, self._device = _load(config)
         self._specials = set(self._tokenizer.all_special_ids)
+        # On a GPU one: a second batch would only take its memory.
+        threads = 1 if self._device == "cuda" else config.threads or own_cores(config.replicas)
+        self._threads = ThreadPoolExecutor(threads, "bi-encoder", initializer=one_thread_each)
         self._corpus: CorpusEmbeddings | None = None
         if config.embeddings is not None:
             if source is None or source.kind == "index":
@@ -106,6 +117,8 @@ class BiEncoder:
             storage = storage or Storage()
             shelf = _shelf(config, source, storage)
             self._corpus = corpus_embeddings(source.open(storage), shelf, lambda texts: self.embed(texts, "document"))
+            if self._cut:
+                log.warning("%d documents are embedded by their first %d tokens only", self._cut, config.max_tokens)
         self._meter.ready()
 
     def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
@@ -125,8 +138,11 @@ class BiEncoder:
         if self._corpus is None:
             raise UsageError("a bi-encoder without `embeddings` cannot search")
         with self._lock, self._meter:
-            vectors = [self._vectors([(query, "query")])[0] for query in queries]
-            hits = [self._corpus.search(vector, depth) for vector in vectors]
+            hits: list[list[Hit]] = []
+            for query in queries:
+                before = self._encoded
+                found = self._corpus.search(self._vectors([(query, "query")])[0], depth)
+                hits.append(Hits(found, self._encoded - before))
         self._meter.add(calls=len(queries))
         return hits
 
@@ -134,11 +150,15 @@ class BiEncoder:
         """Start-up until model and kept embeddings are there; busy = at work; a call is a block or a query."""
         return self._meter.clock()
 
+    def close(self) -> None:
+        """Ends the threads. May be called again."""
+        self._threads.shutdown()
+
     def _score(self, block: Block) -> ScoredBlock:
         submitted = time.monotonic()
         with self._lock, self._meter:
             began = time.monotonic()
-            before = self._encoded
+            encoded, cut = self._encoded, self._cut
             if self.config.similarity == "cosine":
                 scores = self._cosines(block)
             elif self.config.similarity == "max-sim":
@@ -146,9 +166,11 @@ class BiEncoder:
             else:
                 scores = self._best_sentences(block)
             ended = time.monotonic()
+            tokens, cut_inputs = self._encoded - encoded, self._cut - cut
         self._meter.add(calls=1)
-        tokens = self._encoded - before
-        return ScoredBlock(scores=scores, tokens=tokens, queue_s=began - submitted, run_s=ended - began)
+        return ScoredBlock(
+            scores=scores, tokens=tokens, queue_s=began - submitted, run_s=ended - began, cut_inputs=cut_inputs
+        )
 
     def _cosines(self, block: Block) -> FloatArray:
         vectors = self._vectors(
@@ -192,8 +214,8 @@ class BiEncoder:
         """Unit vectors, shape (texts, dimensions); equal texts are encoded once."""
         distinct = list(dict.fromkeys(texts))
         vectors = np.zeros((len(distinct), self._model.config.hidden_size), np.float32)
-        for rows, hidden, mask in self._encode(distinct):
-            vectors[rows] = self._pool(hidden, mask)
+        for rows, pooled in self._encode(distinct, lambda ids, hidden, mask: self._pool(hidden, mask)):
+            vectors[rows] = pooled
         row_of = {text: row for row, text in enumerate(distinct)}
         return vectors[[row_of[text] for text in texts]]
 
@@ -201,30 +223,33 @@ class BiEncoder:
         """Unit vectors of the tokens of each text, shape (tokens, dimensions), without the special ones."""
         import torch
 
+        def own(ids: Sequence[Sequence[int]], hidden: Any, mask: Any) -> list[FloatArray]:
+            units = torch.nn.functional.normalize(hidden, dim=-1).cpu().numpy()
+            kept = [[i for i, token in enumerate(row) if token not in self._specials] for row in ids]
+            return [unit[places] for unit, places in zip(units, kept, strict=True)]
+
         distinct = list(dict.fromkeys(texts))
         vectors: dict[str, FloatArray] = {}
-        for rows, hidden, mask in self._encode(distinct, own_tokens=True):
-            units = torch.nn.functional.normalize(hidden, dim=-1).cpu().numpy()
-            for row, unit, own in zip(rows, units, mask.cpu().numpy(), strict=True):
-                vectors[distinct[row]] = unit[own.astype(bool)]
+        for rows, tokens in self._encode(distinct, own):
+            vectors.update(zip((distinct[row] for row in rows), tokens, strict=True))
         return [vectors[text] for text in texts]
 
-    def _encode(self, texts: list[str], *, own_tokens: bool = False) -> Iterator[tuple[list[int], Any, Any]]:
-        """Batches: the rows in `texts`, hidden states (rows, tokens, dimensions), and which tokens are no padding.
-
-        `own_tokens`: and no special ones.
-        """
+    def _encode(
+        self, texts: list[str], finish: Callable[[Sequence[Sequence[int]], Any, Any], R]
+    ) -> list[tuple[list[int], R]]:
+        """Batches: the rows in `texts`, and what `finish` makes of their token ids, hidden states (rows, tokens,
+        dimensions) and mask of what is no padding. Each is computed by one thread, from end to end."""
         token_ids = self._tokenize(texts)
-        for rows in _pack(token_ids, self.config.batch_tokens):
-            hidden, mask = self._forward([token_ids[row] for row in rows])
-            if own_tokens:
-                for line, row in zip(mask, rows, strict=True):
-                    special = [i for i, token in enumerate(token_ids[row]) if token in self._specials]
-                    line[special] = 0
-            yield rows, hidden, mask
+
+        def batch(rows: list[int]) -> tuple[list[int], R]:
+            ids = [token_ids[row] for row in rows]
+            return rows, finish(ids, *self._forward(ids))
+
+        done = list(self._threads.map(batch, _pack(token_ids, self.config.batch_tokens)))
         tokens = sum(map(len, token_ids))
         self._encoded += tokens
         self._meter.add(tokens=tokens)
+        return done
 
     def _tokenize(self, texts: list[str]) -> list[list[int]]:
         if not texts:
@@ -235,7 +260,7 @@ class BiEncoder:
         first: dict[int, list[int]] = {}  # what overflows comes as further rows of the same text
         for text, ids in zip(encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True):
             first.setdefault(text, ids)
-        self.truncated += sum(rows > 1 for rows in Counter(encoded["overflow_to_sample_mapping"]).values())
+        self._cut += sum(rows > 1 for rows in Counter(encoded["overflow_to_sample_mapping"]).values())
         return [first[text] for text in range(len(texts))]
 
     def _forward(self, token_ids: list[list[int]]) -> tuple[Any, Any]:
@@ -310,9 +335,6 @@ def _load(config: BiEncoderConfig) -> tuple[Any, Any, str]:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise SetupError("device is cuda, but torch sees no GPU here")
     device = "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-    if device == "cpu":
-        # Ray sets OMP_NUM_THREADS=1 for actors of less than two CPUs.
-        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     resolved = resolve_model(config.model, config.revision)
     options: dict[str, Any] = {
         "revision": config.revision or "main",

@@ -11,9 +11,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
-from lancer.engines.protocols import Message
+from lancer.engines.protocols import Message, Sampling
+from lancer.prompts.answer import opening_of
 
 HEADS: Final = 512  # shared beginnings whose tokens are kept: the documents of a few shards, some MB
 
@@ -54,12 +56,7 @@ class ChatTokens:
         part is to be scored and cannot be found among the tokens.
         """
         with self._lock:
-            text = self._tokenizer.apply_chat_template(
-                [{"role": m["role"], "content": m["content"]} for m in prompt],
-                add_generation_prompt=True,
-                tokenize=False,
-                **self._template,
-            )
+            text = self._render(prompt)
             last = prompt[-1]
             start = text.rfind(last["content"])
             shared = last.get("shared", 0)
@@ -79,11 +76,37 @@ class ChatTokens:
         """Tokens of a prompt, padding included."""
         return len(self.encode(prompt, room=room).ids)
 
+    def whole_output(self, text: str, sampling: Sampling) -> str:
+        """What a model wrote, with the thinking block that the template opened for it (R1's does): else thinking that
+        does not end reads as an answer. An output that kept to a restriction has none."""
+        chosen = sampling.choice is not None and text.strip() in sampling.choice
+        restricted = chosen or (sampling.json_schema is not None and text.lstrip().startswith(("{", "[")))
+        return text if restricted or not text else self._opening + text
+
     def token_of(self, text: str) -> int | None:
         """The one token that `text` is; None when it is several, or none."""
         with self._lock:
             ids = self._encode(text)
         return ids[0] if len(ids) == 1 else None
+
+    @cached_property
+    def _opening(self) -> str:
+        """The mark by which the template opens a thinking block; "" for one that refuses a plain question."""
+        from jinja2 import TemplateError
+
+        try:
+            return opening_of(self._render([{"role": "user", "content": _PROBE[1]}]))
+        except (TemplateError, ValueError, TypeError):
+            return ""
+
+    def _render(self, prompt: Sequence[Message]) -> str:
+        text: str = self._tokenizer.apply_chat_template(
+            [{"role": m["role"], "content": m["content"]} for m in prompt],
+            add_generation_prompt=True,
+            tokenize=False,
+            **self._template,
+        )
+        return text
 
     def _whole(self, text: str, last: Message, start: int, *, score: bool) -> TokenPrompt:
         if not score:

@@ -22,11 +22,10 @@ from lancer.engines.prefix_cache import PrefixCache
 from lancer.engines.protocols import Block, Generation, Message, Sampling, ScoredBlock
 from lancer.engines.table import EngineConfig
 from lancer.engines.tokenizers import ModelTokens, model_tokens
-from lancer.engines.vllm_engine import CPU_BLOCK_SIZE, VllmConfig
+from lancer.engines.vllm_engine import VllmConfig, block_of
 from lancer.errors import SetupError
 
 CHARS_PER_TOKEN: Final = 4  # where there is no tokenizer
-GPU_BLOCK_SIZE: Final = 16  # vLLM's choice for most attention kernels
 
 Answer = Callable[[Sequence[Message]], str]
 
@@ -42,7 +41,7 @@ class CountingText:
         self._tokens: ModelTokens | None = model_tokens(config)
         self._cache = None
         if isinstance(config, VllmConfig):
-            self._cache = PrefixCache(config.block_size or (GPU_BLOCK_SIZE if config.num_gpus else CPU_BLOCK_SIZE))
+            self._cache = PrefixCache(block_of(config))
 
     @property
     def exact(self) -> bool:
@@ -151,6 +150,12 @@ class CountingScorer:
         return [
             ScoredBlock(scores=_hashed(block), tokens=self._tokens(block), queue_s=0.0, run_s=0.0) for block in blocks
         ]
+
+    def query_tokens(self, query: str) -> int:
+        """Of a query that is searched for, by a bi-encoder."""
+        assert isinstance(self._config, BiEncoderConfig)
+        (ids,) = self._ids([self._config.query_prefix + query], special=True)
+        return min(len(ids), self._config.max_tokens)
 
     def _tokens(self, block: Block) -> int:
         if isinstance(self._config, BiEncoderConfig):

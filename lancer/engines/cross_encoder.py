@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from lancer.closed import Closed
+from lancer.engines.cores import own_cores
 from lancer.engines.embedded import resolve_model
 from lancer.engines.meter import Meter
 from lancer.engines.packed_attention import varlen_available
@@ -113,9 +114,18 @@ class CrossEncoder:
         self._meter.add(calls=len(blocks), tokens=int(inputs.total.sum()))
         tokens = np.bincount(cells.payer[inputs.pair_of], weights=inputs.total, minlength=len(blocks))
         shares = tokens / max(1.0, tokens.sum())
+        cut = np.bincount(cells.payer[np.unique(inputs.pair_of[inputs.cut])], minlength=len(blocks))
         return [
-            ScoredBlock(scores=own, tokens=int(spent), queue_s=began - submitted, run_s=float(run_s * share))
-            for own, spent, share in zip(by_block(scores[cells.pair_of], blocks), tokens, shares, strict=True)
+            ScoredBlock(
+                scores=own,
+                tokens=int(spent),
+                queue_s=began - submitted,
+                run_s=float(run_s * share),
+                cut_inputs=int(pairs),
+            )
+            for own, spent, share, pairs in zip(
+                by_block(scores[cells.pair_of], blocks), tokens, shares, cut, strict=True
+            )
         ]
 
     def clock(self) -> EngineClock:
@@ -172,7 +182,6 @@ def _load(config: CrossEncoderConfig) -> PackedScorer:
         if slow < fast:
             log.warning("bfloat16 is slower than float32 on this processor: %.0f GFLOP/s against %.0f", slow, fast)
     # On a GPU the second thread prepares a pack while the first waits for its own.
-    cores = max(1, len(os.sched_getaffinity(0)) // config.replicas)
     settings = Settings(
         activation=config.activation,
         label=config.label or 0,
@@ -182,7 +191,9 @@ def _load(config: CrossEncoderConfig) -> PackedScorer:
         batch_tokens=config.batch_tokens,
     )
     try:
-        return PackedScorer(tokenizer, classifier, settings, 2 if device == "cuda" else config.threads or cores)
+        return PackedScorer(
+            tokenizer, classifier, settings, 2 if device == "cuda" else config.threads or own_cores(config.replicas)
+        )
     except ValueError as error:
         raise SetupError(f"model {config.model!r} cannot be used: {error}") from error
 

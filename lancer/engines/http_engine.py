@@ -91,8 +91,12 @@ class HttpConfig(Closed):
         return self
 
     def result_fields(self) -> dict[str, object]:
-        """What enters fingerprints. Not the address: the same model may move; `revision` tells two of a name apart."""
-        return self.model_dump(include={"model", "revision", "extra_body"})
+        """What enters fingerprints. Not the address: the same model may move; `revision` tells two of a name apart.
+
+        `room` decides where documents are cut: no answer to a prompt depends on it.
+        """
+        room = self.model_dump(include={"tokenizer", "tokenizer_revision", "max_model_len"})
+        return self.model_dump(include={"model", "revision", "extra_body"}) | {"room": room}
 
 
 @dataclass(eq=False)
@@ -148,7 +152,23 @@ class HttpEngine:
             self._waiting.update(calls)
             entries = [(priority, next(self._order), call) for call in calls]
             self._loop.call_soon_threadsafe(self._admit, entries)
-        return [call.done.result() for call in calls]
+        return [self._whole(call.done.result(), sampling) for call in calls]
+
+    def _whole(self, generation: Generation, sampling: Sampling) -> Generation:
+        """With the thinking block that the template opened, where the output ended in it and the template is known.
+
+        An answer that came to its end is left alone: the server may have taken the thinking off.
+        """
+        if generation.finish != "length" or self.config.tokenizer is None:
+            return generation
+        from lancer.engines.tokenizers import model_tokens  # it knows every kind of engine, this one included
+
+        known = model_tokens(self.config)
+        return (
+            generation
+            if known is None
+            else replace(generation, text=known.chat.whole_output(generation.text, sampling))
+        )
 
     def clock(self) -> EngineClock:
         """Start-up until calls are taken; busy = some request in flight; calls that ended, answered or not."""

@@ -82,7 +82,7 @@ class PackedScorer:
         self._template = PairTemplate.of(tokenizer)
         self._tokenizing = threading.Lock()
         self._most = settings.batch_tokens  # less once a pack has not fitted the memory, until the call ends
-        self._threads = ThreadPoolExecutor(threads, "cross-encoder", initializer=_one_thread_each)
+        self._threads = ThreadPoolExecutor(threads, "cross-encoder", initializer=one_thread_each)
 
     def inputs(self, cells: Cells) -> Inputs:
         """The model inputs of all distinct pairs; may run beside `scores`."""
@@ -175,7 +175,7 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def _one_thread_each() -> None:
+def one_thread_each() -> None:
     """A pack is computed by one thread: no waiting for others, and the same bits on any number of cores."""
     import torch
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 Truncation = Literal["longest_first", "only_second"]
 
 
@@ -91,7 +92,7 @@ class Inputs:
     """The inputs of many pairs, as slices: `starts` and `sizes` have shape (inputs, 5) and point into `ids`, `types`.
 
     `pair_of` (inputs,) is the pair of each input, ascending; a pair has one input, or one per window. `total` (inputs,)
-    is the length of each; 0 = there is no room for the document.
+    is the length of each; 0 = there is no room for the document. `cut` (inputs,): some of its text is left out.
     """
 
     ids: IntArray
@@ -100,6 +101,7 @@ class Inputs:
     sizes: IntArray
     pair_of: IntArray
     total: IntArray
+    cut: BoolArray
 
     def pack(self, rows: IntArray) -> Pack:
         """The inputs `rows`, in that order."""
@@ -161,6 +163,7 @@ def build_inputs(
         sizes=sizes,
         pair_of=pair_of,
         total=np.where(kept_document < 0, 0, sizes.sum(axis=1)),
+        cut=(kept_document >= 0) & ((kept_question < piece_sizes[question_piece]) | (kept_document < span[:, 1])),
     )
 
 

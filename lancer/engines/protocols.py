@@ -6,26 +6,14 @@ its constructor, and every method may be called from several threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NotRequired, Protocol, TypedDict
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-
-class Message(TypedDict):
-    """One turn of a chat prompt; role is system, user or assistant.
-
-    The last message may carry marks, as offsets into its content. An engine without a use for one of the first two
-    leaves it out of account.
-    """
-
-    role: str
-    content: str
-    shared: NotRequired[int]  # content[:shared] begins other prompts too, word for word
-    pad_at: NotRequired[int]  # before `shared`: newlines may be put in here, up to the end of a block of a prefix cache
-    scored: NotRequired[tuple[int, int]]  # the part whose log-probabilities `Sampling.score` asks for
+from lancer.prompts.message import Message as Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +37,7 @@ class Sampling:
 class Generation:
     """One finished call. `error` is "" or one sentence: the call failed, `text` is empty. Seconds are of this call."""
 
-    text: str
+    text: str  # with the opening mark of a thinking block that the chat template itself opened
     error: str = ""
     finish: str = "stop"  # stop | length | error
     prompt_tokens: int = 0  # cached ones included
@@ -73,7 +61,9 @@ class Block:
 class ScoredBlock:
     """`scores` has shape (documents, sub_questions), float32 in 0..1; NaN = the scorer failed on that pair.
 
-    `reused`: all of it was paid earlier; else `reused_pairs` were, and tokens and seconds are of the others.
+    `reused`: all of it was paid earlier; else `reused_pairs` were, with `reused_tokens`; tokens and seconds are of the
+    others.
+    `cut_inputs`: texts or pairs of it that were longer than the scorer's limit, of those scored now.
     """
 
     scores: npt.NDArray[np.float32]
@@ -82,6 +72,8 @@ class ScoredBlock:
     run_s: float
     reused: bool = False
     reused_pairs: int = 0
+    reused_tokens: int = 0
+    cut_inputs: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +82,14 @@ class Hit:
 
     doc_id: str
     score: float
+
+
+class Hits(list[Hit]):
+    """What was found for one query by a model that encodes it, and the tokens of that."""
+
+    def __init__(self, hits: Iterable[Hit], tokens: int) -> None:
+        super().__init__(hits)
+        self.tokens = tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,10 @@ class SearchEngine(Protocol):
     """First-stage retrieval."""
 
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
-        """At most `depth` hits per query, best first; ties in the index's order, which is fixed."""
+        """At most `depth` hits per query, best first; ties in the index's order, which is fixed.
+
+        Those of a query that it took tokens to encode are `Hits`.
+        """
         ...
 
 

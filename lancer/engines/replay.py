@@ -2,7 +2,7 @@
 
 For runs without a model (offline, campaigns over given outputs, tests). A record is one line of JSON Lines: `text`, and
 where they are not the defaults `error`, `finish`, `prompt_tokens`, `cached_tokens`, `output_tokens`, `logprobs`; with
-`key`, the `request_digest` of what was asked, unless the order of the lines says it. Times are not recorded: a replay
+`key`, the `request_digest` of what was asked, or in recorded order with `query_id`. Times are not recorded: a replay
 has its own.
 """
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Final, Literal, Protocol
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from lancer.closed import Closed
 from lancer.engines.meter import Meter
@@ -27,7 +28,7 @@ from lancer.storage import Storage
 _TEXTS: Final = ("error", "finish")
 _COUNTS: Final = ("prompt_tokens", "cached_tokens", "output_tokens")
 _DEFAULTS: Final = Generation(text="")
-_FIELDS: Final = frozenset({"key", "text", "logprobs", *_TEXTS, *_COUNTS})
+_FIELDS: Final = frozenset({"key", "query_id", "text", "logprobs", *_TEXTS, *_COUNTS})
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 _SAMPLING_DEFAULTS: Final = {f.name: f.default for f in fields(Sampling)}
 
@@ -38,16 +39,11 @@ class ReplayConfig(Closed):
     kind: Literal["replay"] = "replay"
     path: str  # JSON Lines, local or s3://
     order: Literal["digest", "recorded"] = "digest"
-    """recorded: the n-th prompt that is asked gets the n-th line, so callers must ask one after another."""
+    """recorded: the n-th prompt about a query gets the n-th line of that query, whatever was asked in between, or was
+    answered before and is not asked."""
     strict: bool = False  # a prompt without a record ends the run instead of failing by itself
     replicas: int = Field(1, ge=1)
     num_cpus: float = Field(0.25, ge=0)
-
-    @model_validator(mode="after")
-    def _one_reader(self) -> ReplayConfig:
-        if self.order == "recorded" and self.replicas > 1:
-            raise ValueError("order 'recorded' needs replicas 1: each replica would start at the first line")
-        return self
 
     def result_fields(self) -> dict[str, object]:
         """What enters fingerprints, beside `recorded_digest`."""
@@ -103,10 +99,7 @@ class ReplayEngine:
     def __init__(self, config: ReplayConfig, storage: Storage) -> None:
         self._meter = Meter()
         self.config = config
-        records = _read(config.path, storage, keyed=config.order == "digest")
-        self._by_key = dict(records)
-        self._in_order = iter(self._by_key.values())
-        self._lock = threading.Lock()
+        self._by_key = dict(_read(config.path, storage, keyed=config.order == "digest"))
         self._meter.ready()
 
     def generate(
@@ -114,12 +107,10 @@ class ReplayEngine:
     ) -> list[Generation]:
         """See `TextEngine.generate`. `priority` has no effect; with `strict`, EngineError for a missing record."""
         with self._meter:
-            if self.config.order == "digest":
-                key = RequestDigests(sampling)
-                found = [self._by_key.get(key(prompt)) or self._missing(prompt) for prompt in prompts]
-            else:
-                with self._lock:
-                    found = [next(self._in_order, None) or self._missing(prompt) for prompt in prompts]
+            key: Callable[[Sequence[Message]], str | None] = RequestDigests(sampling)
+            if self.config.order == "recorded":
+                key = _place
+            found = [self._by_key.get(key(prompt) or "") or self._missing(prompt) for prompt in prompts]
         self._meter.count(found)
         return found
 
@@ -211,20 +202,33 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def _place(prompt: Sequence[Message]) -> str | None:
+    return _key(prompt[-1]["call"]) if prompt and "call" in prompt[-1] else None
+
+
+def _key(call: tuple[str, int]) -> str:
+    return f"{call[1]} {call[0]}"
+
+
 def _record(generation: Generation) -> dict[str, object]:
     values = {name: getattr(generation, name) for name in (*_TEXTS, *_COUNTS, "logprobs")}
     return {"text": generation.text} | {name: v for name, v in values.items() if v != getattr(_DEFAULTS, name)}
 
 
 def _read(path: str, storage: Storage, *, keyed: bool) -> Iterator[tuple[str, Generation]]:
-    """Records with their keys, or with their numbers as keys."""
+    """Records with their keys, or with their query and their number in it as keys."""
     seen: set[str] = set()
-    for number, (place, record) in enumerate(read_records(path, storage)):
+    lines: Counter[str] = Counter()  # by query
+    for place, record in read_records(path, storage):
         key = record.get("key")
         if not keyed:
             if key is not None:
                 raise place.at("key").error("records of order 'recorded' have no key; with keys, use order 'digest'")
-            key = str(number)
+            query_id = record.get("query_id")
+            if not isinstance(query_id, str):
+                raise place.at("query_id").expected(query_id, "the id of the query that was asked about")
+            key = _key((query_id, lines[query_id]))
+            lines[query_id] += 1
         elif not isinstance(key, str) or len(key) != 64:
             raise place.at("key").expected(key, "a request digest of 64 hexadecimal digits")
         if key in seen:

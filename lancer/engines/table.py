@@ -6,6 +6,7 @@ worker. The roles say which stages may name it, and for what.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -59,6 +60,11 @@ def build_engine(config: EngineConfig, source: DocumentSource, storage: Storage)
             if corpus is None:
                 return LuceneEngine(config, None, None, storage)
             return LuceneEngine(config, corpus.location, corpus.digest, storage)
+
+
+def answers_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an engine's identity an answer to one prompt depends on: not how prompts were made for it."""
+    return {name: value for name, value in identity.items() if name != "room"}
 
 
 def engine_identity(config: EngineConfig, source: DocumentSource, storage: Storage) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.embedded import resolve_model
 from lancer.engines.http_engine import HttpConfig
 from lancer.engines.table import EngineConfig
-from lancer.engines.vllm_engine import CPU_BLOCK_SIZE, VllmConfig
+from lancer.engines.vllm_engine import VllmConfig, block_of
 from lancer.errors import SetupError
 
 
@@ -33,9 +33,8 @@ def model_tokens(config: EngineConfig) -> ModelTokens | None:
     """
     match config:
         case VllmConfig():
-            block = config.block_size or (None if config.num_gpus else CPU_BLOCK_SIZE)
             template = json.dumps(config.chat_template_kwargs, sort_keys=True)
-            return _load(config.model, config.revision, template, block, config.max_model_len)
+            return _load(config.model, config.revision, template, block_of(config), config.max_model_len)
         case HttpConfig(tokenizer=str() as model):
             template = json.dumps(config.extra_body.get("chat_template_kwargs") or {}, sort_keys=True)
             return _load(model, config.tokenizer_revision, template, None, config.max_model_len)

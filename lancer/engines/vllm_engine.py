@@ -22,6 +22,7 @@ from pydantic import Field
 
 from lancer.closed import Closed
 from lancer.engines.chat_tokens import ChatTokens, TokenPrompt
+from lancer.engines.cores import own_cores
 from lancer.engines.embedded import resolve_model
 from lancer.engines.meter import Meter
 from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 ADMIT_PER_STEP: Final = 128
 # 20 documents x 10 sub-questions: twice the pairs/s of the default of 128, as more of a prefix is shared.
 CPU_BLOCK_SIZE: Final = 32
+GPU_BLOCK_SIZE: Final = 16  # vLLM's choice for most attention kernels
 
 
 class VllmConfig(Closed):
@@ -58,7 +60,7 @@ class VllmConfig(Closed):
     enforce_eager: bool = False
     """No compilation and no CUDA graphs. Always so on a CPU, where compiling takes minutes."""
     threads: int | None = Field(default=None, gt=0)
-    """On a CPU; None = every core this process may use."""
+    """On a CPU; None = the cores that this process may use, shared out evenly among the replicas."""
     replicas: int = Field(default=1, gt=0)
     num_cpus: float = Field(default=0.5, ge=0)
     num_gpus: float = Field(default=0, ge=0)
@@ -66,9 +68,16 @@ class VllmConfig(Closed):
     def result_fields(self) -> dict[str, object]:
         """What enters fingerprints, beside the resolved revision of the model.
 
-        The rest is about place and speed: at most low bits depend on it, as they do on the batch.
+        The rest is about place and speed: at most low bits depend on it, as they do on the batch. The size of a block
+        decides how many newlines pad a prompt.
         """
-        return self.model_dump(include={"model", "dtype", "max_model_len", "chat_template_kwargs", "batch_invariant"})
+        fields = {"model", "dtype", "max_model_len", "chat_template_kwargs", "batch_invariant"}
+        return self.model_dump(include=fields) | {"block_size": block_of(self)}
+
+
+def block_of(config: VllmConfig) -> int:
+    """Tokens per block of the prefix cache; on a GPU without `block_size` a guess, as vLLM chooses when it starts."""
+    return config.block_size or (GPU_BLOCK_SIZE if config.num_gpus else CPU_BLOCK_SIZE)
 
 
 @dataclass
@@ -216,8 +225,10 @@ class VllmEngine:
         if read is None and not request.repeated:
             self._repeat(request)
             return
+        read = read or _failed("vLLM gives no log-probabilities of the scored part")
         generation = replace(
-            read or _failed("vLLM gives no log-probabilities of the scored part"),
+            read,
+            text=self._tokens.whole_output(read.text, request.sampling),
             queue_s=max(0.0, times.scheduled_ts - request.submitted),
             run_s=max(0.0, times.last_token_ts - times.scheduled_ts),
         )
@@ -270,9 +281,9 @@ def _start(config: VllmConfig) -> Any:
             import torch
 
             # Ray sets OMP_NUM_THREADS=1 for actors of less than two CPUs.
-            torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+            torch.set_num_threads(config.threads or own_cores(config.replicas))
             arguments["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
-            arguments["block_size"] = config.block_size or CPU_BLOCK_SIZE
+            arguments["block_size"] = block_of(config)
         # As vLLM's own class for offline use: more tokens per step than a server's default.
         engine = LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
         if getattr(engine.get_tokenizer(), "chat_template", "") is None:

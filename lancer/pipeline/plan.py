@@ -23,7 +23,7 @@ from lancer import schema
 from lancer.config import Config
 from lancer.digests import digest
 from lancer.engines.sources import DocumentSource
-from lancer.engines.table import engine_identity
+from lancer.engines.table import answers_identity, engine_identity
 from lancer.errors import PlanError
 from lancer.pipeline.inputs import Inputs
 from lancer.schema import Scale
@@ -170,7 +170,8 @@ def make_plan(config: Config, inputs: Inputs, storage: Storage, shard_bits: int 
     if shard_bits is None:
         shard_bits = max(0, math.ceil(math.log2(inputs.table.num_rows / config.shard_queries)))
     shards = _shards(inputs.table, planned, shard_bits)
-    return Plan(config, inputs, planned, shards, shard_bits, {name: digest(i)[:12] for name, i in engines.items()})
+    answers = {name: digest(answers_identity(identity))[:12] for name, identity in engines.items()}
+    return Plan(config, inputs, planned, shards, shard_bits, answers)
 
 
 def _check_estimates(stages: Sequence[PlannedStage], path: str) -> None:

@@ -26,6 +26,7 @@ from lancer.engines.protocols import (
     Documents,
     Generation,
     Hit,
+    Hits,
     Message,
     PairScorer,
     Sampling,
@@ -82,7 +83,22 @@ def rehearse(plan: Plan, storage: Storage, *, sample: int, sub_questions: Sequen
         if engines.refused:
             refused[stage.name], engines.refused = engines.refused, 0
     first = f"sample: {len(drawn)} of {len(ids)} queries, those whose ids' hashes come first"
-    return Rehearsal(tuple(sorted(drawn)), len(ids), records, refused, [first, *engines.assumptions()])
+    assumptions = [first, *engines.assumptions(), *_on_scores(plan.config)]
+    return Rehearsal(tuple(sorted(drawn)), len(ids), records, refused, assumptions)
+
+
+def _on_scores(config: Config) -> Iterator[str]:
+    """What is decided by scores and grades, which are drawn evenly from their whole range: nothing was scored."""
+    for step in config.rerank:
+        if step.least is not None:
+            yield (
+                f"rerank.{step.order_name}: scores are drawn at random, so how many documents reach the threshold "
+                f"{step.least:g} is a guess"
+            )
+    only = config.judge.only if config.judge else None
+    if only is not None and (only.uncertain is not None or only.until is not None):
+        parts = " and ".join(f"`{name}`" for name in ("uncertain", "until") if getattr(only, name) is not None)
+        yield (f"judge: estimates are drawn from 0 to 1, so how many cells {parts} of `judge.only` leaves is a guess")
 
 
 def draw(ids: Sequence[str], count: int) -> list[str]:
@@ -153,7 +169,7 @@ class _Engines:
 
     def _text(self, name: str) -> TextEngine:
         config = self._plan.config.engines[name]
-        if isinstance(config, SyntheticConfig) or (isinstance(config, ReplayConfig) and config.order == "digest"):
+        if isinstance(config, SyntheticConfig | ReplayConfig):
             engine: TextEngine = build_engine(config, self._plan.source, self._storage)
             return engine
         counting = CountingText(config, lambda prompt: self._answers.to(self.stage, prompt))
@@ -178,7 +194,7 @@ class _Engines:
             self._say(
                 f"{name}: candidates of dense retrieval are documents drawn at random, found ones are often longer"
             )
-            return _Drawn(source.open(self._storage))
+            return _Drawn(source.open(self._storage), CountingScorer(config).query_tokens)
         assert isinstance(config, LuceneConfig)
         store = None if source.kind == "index" else source.open(self._storage)
         reason = "its index is not on this machine"
@@ -223,14 +239,17 @@ class _Watched:
 class _Drawn:
     """A `SearchEngine` that finds anything."""
 
-    def __init__(self, store: DocumentStore) -> None:
-        self._store = store
+    def __init__(self, store: DocumentStore, tokens_of: Callable[[str], int] = lambda query: 0) -> None:
+        self._store, self._tokens_of = store, tokens_of
 
     def search(self, queries: Sequence[str], depth: int) -> list[list[Hit]]:
         """See `SearchEngine`; the same query finds the same."""
         seeds = [int.from_bytes(hashlib.sha256(q.encode()).digest()[:8]) for q in queries]
         found = [self._store.sample(depth, seed) for seed in seeds]
-        return [[Hit(doc_id, float(-rank)) for rank, doc_id in enumerate(ids)] for ids in found]
+        return [
+            Hits((Hit(doc_id, float(-rank)) for rank, doc_id in enumerate(ids)), self._tokens_of(query))
+            for query, ids in zip(queries, found, strict=True)
+        ]
 
 
 class _Answers:

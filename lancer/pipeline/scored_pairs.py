@@ -110,13 +110,14 @@ class _Filling:
         made = [a.row for key, a in self.answers.items() if not a.reused and key not in counted]
         counted.update(row.key for row in made)
         old = {key: cells for key, cells in self.used.items() if self.answers[key].reused}
+        shares = [
+            (self.answers[key].row, cells / len(self.answers[key].row.scores or ())) for key, cells in old.items()
+        ]
+        reused_tokens = round(sum(row.prompt_tokens * share for row, share in shares))
         if old and not made and not self.new:
-            shares = [
-                (self.answers[key].row, cells / len(self.answers[key].row.scores or ())) for key, cells in old.items()
-            ]
             return ScoredBlock(
                 scores=self.scores,
-                tokens=round(sum(row.prompt_tokens * share for row, share in shares)),
+                tokens=reused_tokens,
                 queue_s=sum(row.queue_s * share for row, share in shares),
                 run_s=sum(row.run_s * share for row, share in shares),
                 reused=True,
@@ -127,6 +128,8 @@ class _Filling:
             queue_s=sum(row.queue_s for row in made) + sum(new.queue_s for new in self.new),
             run_s=sum(row.run_s for row in made) + sum(new.run_s for new in self.new),
             reused_pairs=sum(old.values()),
+            reused_tokens=reused_tokens,
+            cut_inputs=sum(new.cut_inputs for new in self.new),
         )
 
 

@@ -12,6 +12,7 @@ _OPEN: Final = re.compile(
     r"|<\|channel\|>(?:analysis|commentary)|\Aanalysis(?=[A-Z])",
     re.IGNORECASE,
 )
+_OPENED: Final = re.compile(rf"(?:{_OPEN.pattern})\s*\Z", re.IGNORECASE)
 _CLOSE: Final = re.compile(
     r"</(?:seed:)?(?:think|thinking|thought|reasoning|scratchpad)>|\[/THINK\]|\u25c1/think\u25b7"
     r"|<\|channel\|>final\s*(?:<\|constrain\|>\s*\w+\s*)?<\|message\|>|assistantfinal",
@@ -27,16 +28,22 @@ _TOKENS: Final = re.compile(
 _FENCE: Final = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*[\w-]*[ \t]*$|```", re.MULTILINE)
 
 
-def answer_of(output: str, *, opened: bool = False) -> str | None:
+def opening_of(prompt: str) -> str:
+    """The mark, with blanks behind it, by which a rendered prompt opens a thinking block for the model; "" = none."""
+    found = _OPENED.search(prompt)
+    return found.group() if found else ""
+
+
+def answer_of(output: str) -> str | None:
     """What the model says after thinking, stripped; None when the thinking has not ended.
 
     The answer begins after the last closing mark and ends with the turn: models go on with a next question of their
-    own. A block that opens and does not close is unfinished, whatever stands before or in it. `opened`: the chat
-    template itself opens the block, so an output without a closing mark is all thinking.
+    own. A block that opens and does not close is unfinished, whatever stands before or in it; an engine whose chat
+    template opens the block itself puts the mark before the output (`lancer.engines.chat_tokens`).
     """
     ends = [mark.end() for mark in _CLOSE.finditer(output)]
     answer = output[ends[-1] :] if ends else output
-    if _OPEN.search(answer) or (opened and not ends):
+    if _OPEN.search(answer):
         return None
     answer = _END.split(answer, maxsplit=1)[0]
     return _FENCE.sub("\n", _TOKENS.sub(" ", answer)).strip()

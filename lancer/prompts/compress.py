@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lancer.engines.protocols import Message
 from lancer.prompts.answer import answer_of
 from lancer.prompts.data import as_data
+from lancer.prompts.message import Message
 from lancer.prompts.reading import without_rating
 from lancer.prompts.unread import Unread
 

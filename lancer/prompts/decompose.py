@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lancer.engines.protocols import Message
 from lancer.prompts.data import as_data
+from lancer.prompts.message import Message
 from lancer.prompts.reading_questions import distinct, read_questions
 
 __all__ = ["VERSION", "distinct", "parse", "render"]

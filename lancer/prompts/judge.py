@@ -9,18 +9,17 @@ asks for the ratings of all sub-questions at once, as JSON. Outputs are read by 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from lancer.engines.protocols import Message
 from lancer.errors import UsageError, nearest
 from lancer.prompts.data import as_data
+from lancer.prompts.message import Message
 from lancer.prompts.reading import SCALE
 from lancer.prompts.template import Prompt, Template, parse_template
 
-VERSION: Final = 2  # of the readers; the prompt's text enters fingerprints by itself
+VERSION: Final = 3  # of the readers; the prompt's text enters fingerprints by itself
 
 CHOICES: Final = tuple(str(rating) for rating in range(SCALE[0], SCALE[1] + 1))
 
@@ -175,12 +174,3 @@ def schema(n: int) -> dict[str, Any]:
         "required": keys,
         "additionalProperties": False,
     }
-
-
-_DIGIT: Final = re.compile(r"[0-5]")
-
-
-def parse(output: str) -> int | None:
-    """The rating of a constrained output, or None when it is anything but one digit from 0 to 5."""
-    answer = output.strip()
-    return int(answer) if _DIGIT.fullmatch(answer) else None

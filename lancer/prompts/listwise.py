@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lancer.engines.protocols import Message
 from lancer.prompts.data import as_data
+from lancer.prompts.message import Message
 from lancer.prompts.passages import labelled
 from lancer.prompts.reading_orders import VERSION, ReadOrder, read_order
 

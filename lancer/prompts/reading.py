@@ -50,13 +50,13 @@ _NUMBERS_ONLY: Final = re.compile(r"[\d.]+(?:[\s,;|]+[\d.]+)+")
 
 
 @lru_cache(maxsize=1024)  # most answers are one of six digits, and reading one takes 20 microseconds
-def read_rating(text: str, *, scale: tuple[int, int] = SCALE, opened: bool = False, cut: bool = False) -> Reading:
+def read_rating(text: str, *, scale: tuple[int, int] = SCALE, cut: bool = False) -> Reading:
     """The rating that a model's whole output gives.
 
-    `opened`: the chat template opens the thinking block itself. `cut`: the engine stopped the output at its token
-    limit, so a number at the very end may go on ("1" of "10") and is unread.
+    `cut`: the engine stopped the output at its token limit, so a number at the very end may go on ("1" of "10") and is
+    unread.
     """
-    answer = answer_of(text, opened=opened)
+    answer = answer_of(text)
     return Reading(None, Unread.unfinished_thinking) if answer is None else of_text(answer, scale=scale, cut=cut)
 
 

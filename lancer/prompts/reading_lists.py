@@ -48,12 +48,12 @@ _TAIL: Final = re.compile(r"(?<![\d ])\s*(?:[:?=>|\u2192]|\s-+)\s*([^:?=>|\u2192
 _NO_VALUE: Final = re.compile(r"null|none|n/?a|nan|-|\?|x", re.IGNORECASE)
 
 
-def read_ratings(text: str, n: int, *, scale: _Scale = SCALE, opened: bool = False, cut: bool = False) -> list[Reading]:
+def read_ratings(text: str, n: int, *, scale: _Scale = SCALE, cut: bool = False) -> list[Reading]:
     """The `n` readings that a model's whole output gives, in the order of the sub-questions.
 
-    `opened` and `cut` as in `read_rating`. With n = 1 an output that is no list is read as a single rating.
+    `cut` as in `read_rating`. With n = 1 an output that is no list is read as a single rating.
     """
-    answer = answer_of(text, opened=opened)
+    answer = answer_of(text)
     if answer is None:
         return [Reading(None, Unread.unfinished_thinking)] * n
     row = _of_json(answer, n, scale) or _of_text(plain(answer, scale).strip(), n, scale, cut)

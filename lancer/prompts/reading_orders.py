@@ -2,7 +2,8 @@
 
 Rules, in order:
 1. What comes before the end of a thinking block is not the answer; an unfinished block is unread.
-2. Identifiers are the numbers in brackets; where there are none, all whole numbers of the answer.
+2. Identifiers are the numbers in brackets; where there are none, the numbers of an answer that is nothing but numbers
+   and separators: "I cannot rank these 20 documents" names none. Where it was cut off, its last one may go on: dropped.
 3. An identifier that was named before is dropped, so is one of no document.
 4. Documents that are not named keep their order, behind those that are.
 An answer that names no document at all is unread: the order stays.
@@ -16,10 +17,10 @@ from typing import Final
 
 from lancer.prompts.answer import answer_of
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _IN_BRACKETS: Final = re.compile(r"\[\s*(\d{1,6})\s*\]")
-_NUMBER: Final = re.compile(r"(?<![\w.,])(\d{1,6})(?![\w%]|[.,]\d)")
+_ALL_NUMBERS: Final = re.compile(r"\d{1,6}(?:[\s>,;]+\d{1,6})*[\s>,;.]*")
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class ReadOrder:
     repeated: int = 0
 
 
-def read_order(text: str, n: int, *, opened: bool = False) -> ReadOrder:
-    """The order of documents 1 to n that a model's whole output gives. `opened`: as in `read_rating`."""
-    answer = answer_of(text, opened=opened)
-    numbers = [] if answer is None else _IN_BRACKETS.findall(answer) or _NUMBER.findall(answer)
+def read_order(text: str, n: int, *, cut: bool = False) -> ReadOrder:
+    """The order of documents 1 to n that a model's whole output gives. `cut`: as in `read_rating`."""
+    answer = answer_of(text)
+    numbers = [] if answer is None else _IN_BRACKETS.findall(answer) or _bare(answer, cut=cut)
     named = [int(number) - 1 for number in numbers]
     known = [place for place in named if 0 <= place < n]
     first = list(dict.fromkeys(known))
@@ -44,3 +45,8 @@ def read_order(text: str, n: int, *, opened: bool = False) -> ReadOrder:
         return ReadOrder(list(range(n)), False, n, len(named))
     rest = [place for place in range(n) if place not in set(first)]
     return ReadOrder(first + rest, True, len(rest), len(named) - len(known), len(known) - len(first))
+
+
+def _bare(answer: str, *, cut: bool) -> list[str]:
+    numbers = re.findall(r"\d+", answer) if _ALL_NUMBERS.fullmatch(answer) else []
+    return numbers[:-1] if cut and answer[-1:].isdigit() else numbers

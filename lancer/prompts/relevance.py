@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lancer.engines.protocols import Message
 from lancer.prompts.data import as_data
+from lancer.prompts.message import Message
 
 ANSWERS: Final = ("Yes", "No")  # the first one means relevant
 

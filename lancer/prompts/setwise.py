@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from lancer.engines.protocols import Message
 from lancer.prompts.answer import answer_of
 from lancer.prompts.data import as_data
 from lancer.prompts.listwise import fill
+from lancer.prompts.message import Message
 from lancer.prompts.passages import labelled
 
 VERSION: Final = 1  # of the reader

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,10 @@ from pydantic import Field, StringConstraints
 
 from lancer.closed import Closed
 from lancer.engines.protocols import Block, Generation, Message, Sampling
+from lancer.text.request_fields import RequestField
 
 FloatArray = npt.NDArray[np.float64]
 Conversation = Generator[list[list[Message]], list[Generation], "Reranked"]
-RequestField = Literal["title", "text", "background", "problem_statement"]
 
 
 @dataclass(frozen=True)
@@ -106,23 +106,29 @@ class ByModel(RerankStep):
     pairwise: ClassVar[bool] = False  # whether a call is about one document
 
     max_words: int | None = Field(300, ge=1)
-    """Of a document; what follows is cut off. null = whole documents."""
-    one_by_one: bool = False
-    """Ask for one query after another instead of for all of a shard together: engine `replay` of order recorded."""
+    """Of a document; what follows is cut off. null = whole documents, as far as the model's length allows."""
 
     @abstractmethod
     def sampling(self) -> Sampling:
         """Of every call."""
 
+    @property
+    @abstractmethod
+    def together(self) -> int:
+        """The most documents that one prompt shows."""
+
+    @abstractmethod
+    def messages(self, query: str, documents: Sequence[str]) -> list[Message]:
+        """The prompt about so many documents, or fewer."""
+
     @abstractmethod
     def rerank(self, query: str, documents: Sequence[str]) -> Conversation:
-        """Asks about the documents, in their order so far."""
+        """Asks about the documents, in their order so far; they are short enough already (`lancer.stages.shown`)."""
 
     @abstractmethod
     def prompt_identity(self) -> str:
         """Changes with the prompt's text and its reader."""
 
     def identity(self) -> dict[str, Any]:
-        """With the prompt and its reader; in what order queries are asked changes nothing."""
-        prompt = hashlib.sha256(self.prompt_identity().encode()).hexdigest()
-        return {n: v for n, v in super().identity().items() if n != "one_by_one"} | {"prompt": prompt}
+        """With the prompt and its reader."""
+        return super().identity() | {"prompt": hashlib.sha256(self.prompt_identity().encode()).hexdigest()}

@@ -10,12 +10,11 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from lancer.engines.protocols import Generation, Sampling
+from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.prompts import judge
 from lancer.prompts import relevance as prompt
 from lancer.prompts.reading import read_rating
 from lancer.reranking.base import ByModel, Conversation, by_score
-from lancer.text.words import first_words
 
 
 class GradedRerank(ByModel):
@@ -51,9 +50,18 @@ class GradedRerank(ByModel):
         digits = tuple(str(grade) for grade in range(self.grades + 1))
         return Sampling(max_tokens=self.max_tokens, choice=digits if self.structured else None)
 
+    @property
+    def together(self) -> int:
+        """One."""
+        return 1
+
+    def messages(self, query: str, documents: Sequence[str]) -> list[Message]:
+        """About one document."""
+        return prompt.graded(query, documents[0], self.grades)
+
     def rerank(self, query: str, documents: Sequence[str]) -> Conversation:
         """By grade."""
-        answers = yield [prompt.graded(query, first_words(text, self.max_words), self.grades) for text in documents]
+        answers = yield [self.messages(query, [text]) for text in documents]
         scores = np.array([self._grade(answer) for answer in answers], dtype=np.float64)
         errors = sum(bool(answer.error) for answer in answers)
         return by_score(scores, Counter(error=errors, unreadable=int(np.isnan(scores).sum()) - errors))
@@ -65,7 +73,9 @@ class GradedRerank(ByModel):
     def _grade(self, answer: Generation) -> float:
         if answer.error:
             return math.nan
-        # A choice of one token also ends at the token limit; there it is no sign of a number that goes on.
-        cut = answer.finish == "length" and not self.structured
+        # A choice of one token also ends at the token limit; there it is no sign of a number that goes on. What is no
+        # choice comes from a server that ignored the restriction.
+        chosen = answer.text.strip() in (self.sampling().choice or ())
+        cut = answer.finish == "length" and not chosen
         value = read_rating(answer.text, scale=(0, self.grades), cut=cut).value
         return math.nan if value is None else float(value)

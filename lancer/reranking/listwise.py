@@ -13,10 +13,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lancer.engines.protocols import Sampling
+from lancer.engines.protocols import Message, Sampling
 from lancer.prompts import listwise as prompt
 from lancer.reranking.base import ByModel, Conversation, Reranked
-from lancer.text.words import first_words
 
 _TOKENS_PER_DOCUMENT = 8  # "[100] > " is 5 or 6
 
@@ -43,19 +42,27 @@ class ListwiseRerank(ByModel):
         """At temperature 0."""
         return Sampling(max_tokens=self.max_tokens or _TOKENS_PER_DOCUMENT * self.window)
 
+    @property
+    def together(self) -> int:
+        """A window."""
+        return self.window
+
+    def messages(self, query: str, documents: Sequence[str]) -> list[Message]:
+        """About one window."""
+        return prompt.render(query, documents)
+
     def rerank(self, query: str, documents: Sequence[str]) -> Conversation:
         """Windows over the order so far; one whose call failed or whose answer names nothing stays as it is."""
-        texts = [first_words(text, self.max_words) for text in documents]
-        order = list(range(len(texts)))
+        order = list(range(len(documents)))
         faults: Counter[str] = Counter()
         for _ in range(self.passes):
             for start, end in windows(len(order), self.window, self.step):
                 inside = order[start:end]
-                (answer,) = yield [prompt.render(query, [texts[i] for i in inside])]
+                (answer,) = yield [self.messages(query, [documents[i] for i in inside])]
                 if answer.error:
                     faults["error"] += 1
                     continue
-                read = prompt.read_order(answer.text, len(inside))
+                read = prompt.read_order(answer.text, len(inside), cut=answer.finish == "length")
                 order[start:end] = [inside[place] for place in read.order]
                 if read.read:
                     faults.update(missing=read.missing, unknown=read.unknown, repeated=read.repeated)

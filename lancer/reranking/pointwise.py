@@ -1,7 +1,7 @@
 """`pointwise`: each document by itself, by the probability that the model says Yes (papers/002, section 17.5.1).
 
-p(Yes) = exp(log p(Yes)) / (exp(log p(Yes)) + exp(log p(No))), from the log-probabilities of the first token. An engine
-that gives none leaves the document without a score.
+p(Yes) = exp(log p(Yes)) / (exp(log p(Yes)) + exp(log p(No))), from the log-probabilities of the first token. A document
+has no score where the engine gives none, or where the model was about to write something else than the two.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from lancer.engines.protocols import Generation, Sampling
+from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.prompts import relevance as prompt
+from lancer.prompts.reading_logprobs import MIN_MASS, expected
 from lancer.reranking.base import ByModel, Conversation, by_score
-from lancer.text.words import first_words
 
 
 class PointwiseRerank(ByModel):
@@ -39,23 +39,33 @@ class PointwiseRerank(ByModel):
         """The first token alone."""
         return Sampling(max_tokens=1, logprobs_of=prompt.ANSWERS)
 
+    @property
+    def together(self) -> int:
+        """One."""
+        return 1
+
+    def messages(self, query: str, documents: Sequence[str]) -> list[Message]:
+        """About one document."""
+        return prompt.yes_no(query, documents[0])
+
     def rerank(self, query: str, documents: Sequence[str]) -> Conversation:
         """By p(Yes)."""
-        answers = yield [prompt.yes_no(query, first_words(text, self.max_words)) for text in documents]
+        answers = yield [self.messages(query, [text]) for text in documents]
         scores = np.array([_probability(answer) for answer in answers], dtype=np.float64)
         errors = sum(bool(answer.error) for answer in answers)
         return by_score(scores, Counter(error=errors, unreadable=int(np.isnan(scores).sum()) - errors))
 
     def prompt_identity(self) -> str:
-        """The prompt's text."""
-        return prompt.YES_NO
+        """The prompt's text, and which answers count."""
+        return f"{prompt.YES_NO}\0{MIN_MASS}"
 
 
 def _probability(answer: Generation) -> float:
-    """NaN without two finite log-probabilities; one of them may be minus infinity: that answer cannot come."""
+    """NaN without `MIN_MASS` on the two answers; one log-probability may be minus infinity: that answer cannot come."""
     if answer.error or len(answer.logprobs) != len(prompt.ANSWERS):
         return math.nan
     yes, no = answer.logprobs
-    if math.isnan(yes) or math.isnan(no) or max(yes, no) == -math.inf:
+    if math.isnan(yes) or math.isnan(no):
         return math.nan
-    return 1.0 / (1.0 + math.exp(min(no - yes, 700.0)))
+    probability, outside = expected((no, yes), lowest=0)  # of a scale whose digits are 0 and 1
+    return probability if 1.0 - outside >= MIN_MASS else math.nan

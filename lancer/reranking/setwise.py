@@ -20,7 +20,6 @@ from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.prompts import setwise as prompt
 from lancer.reranking.base import ByModel, Conversation, Reranked
 from lancer.reranking.rounds import together
-from lancer.text.words import first_words
 
 Asking = Generator[list[list[Message]], list[Generation], int]
 Sorting = Generator[list[list[Message]], list[Generation], list[int]]
@@ -42,12 +41,21 @@ class SetwiseRerank(ByModel):
 
     def sampling(self) -> Sampling:
         """At temperature 0. All letters are allowed: one that stands for no document is unreadable."""
-        most = min(self.set_size, len(prompt.LABELS))
-        return Sampling(max_tokens=self.max_tokens, choice=prompt.LABELS[:most] if self.structured else None)
+        labels = prompt.LABELS[: self.together]
+        return Sampling(max_tokens=self.max_tokens, choice=labels if self.structured else None)
+
+    @property
+    def together(self) -> int:
+        """A set, as far as there are labels."""
+        return min(self.set_size, len(prompt.LABELS))
+
+    def messages(self, query: str, documents: Sequence[str]) -> list[Message]:
+        """About one set."""
+        return prompt.render(query, documents)
 
     def rerank(self, query: str, documents: Sequence[str]) -> Conversation:
         """The best `top`, then the others as they were."""
-        best = _Best(query, [first_words(text, self.max_words) for text in documents])
+        best = _Best(self, query, documents)
         sort = _heap if self.sort == "heap" else _bubble
         head = yield from sort(list(range(len(documents))), self.set_size, self.top, best)
         chosen = set(head)
@@ -62,8 +70,9 @@ class SetwiseRerank(ByModel):
 class _Best:
     """Which document of a set is best; the first one where there is no answer."""
 
+    step: SetwiseRerank
     query: str
-    texts: list[str]
+    texts: Sequence[str]
     faults: Counter[str] = field(default_factory=Counter)
     known: dict[tuple[int, ...], int] = field(default_factory=dict)
 
@@ -83,7 +92,7 @@ class _Best:
             return places[0]
         asked = tuple(documents[place] for place in places)
         if asked not in self.known:
-            (answer,) = yield [prompt.render(self.query, [self.texts[i] for i in asked])]
+            (answer,) = yield [self.step.messages(self.query, [self.texts[i] for i in asked])]
             found = None if answer.error else prompt.parse(answer.text, len(asked))
             if found is None:
                 self.faults["error" if answer.error else "unreadable"] += 1

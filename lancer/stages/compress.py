@@ -261,7 +261,7 @@ class Compress:
             found.append((reason, f"{failed} of {len(row.documents)} documents, kept whole: {cause}"))
         if unknown:
             found.append(("unknown_sentence", f"numbers that no sentence has, dropped: {unknown}"))
-        attempt = self._config.attempts if self._config.method == "llm" else 1
+        attempt = max((part.attempts for part in parts), default=1)
         return [
             Failure(query_id=row.query_id, stage=self.name, attempt=attempt, reason=reason, detail=detail)
             for reason, detail in found

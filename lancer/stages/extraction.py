@@ -16,7 +16,7 @@ from lancer.prompts import compress as prompt
 from lancer.prompts.compress import Extraction
 from lancer.schema import CompressStatus
 from lancer.stages.base import Engines
-from lancer.stages.room import TEMPLATE_BYTES
+from lancer.stages.room import surely_fits
 from lancer.text.compression import runs
 
 PRIORITY: Final = 0  # of the calls; the last stage goes first, so that queries are done
@@ -24,11 +24,15 @@ PRIORITY: Final = 0  # of the calls; the last stage goes first, so that queries 
 
 @dataclass
 class Part:
-    """One prompt: sentences of a document, from number `start` of the document on; the last answer and its reading."""
+    """One prompt: sentences of a document, from number `start` of the document on; the last answer and its reading.
+
+    `attempts`: how often it was asked.
+    """
 
     start: int
     sentences: list[str]
     answer: Generation | None = None
+    attempts: int = 0
     extraction: Extraction = field(default_factory=lambda: Extraction(None))
 
     @property
@@ -80,8 +84,7 @@ def divide(documents: Sequence[Asked], engines: Engines, engine: str, output_tok
     for document in documents:
         sentences, whole = document.sentences, [range(len(document.sentences))]
         size = sum(len(message["content"].encode()) for message in document.messages(sentences, sharper=True))
-        # A token is at least one byte: most documents need no tokenizer.
-        if context is not None and size + TEMPLATE_BYTES + output_tokens > context:
+        if context is not None and not surely_fits(size, output_tokens, context):
             whole = _runs(document, engines, engine, context - output_tokens)
         document.parts = [Part(run.start, sentences[run.start : run.stop]) for run in whole]
 
@@ -125,6 +128,7 @@ def ask(
         for parts in todo:
             for part in parts:
                 part.answer = answer = next(answers)
+                part.attempts += 1
                 part.extraction = prompt.parse(answer.text, len(part.sentences), cut=answer.finish == "length")
             calls[-1].append([part.answer for part in parts if part.answer])
     return calls

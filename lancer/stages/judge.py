@@ -262,12 +262,13 @@ class Judge:
             CellStatus.error: f"e.g. {min(errors)}" if errors else "",
         }
         counts = {CellStatus.unreadable: unread.total(), CellStatus.error: len(errors)}
+        last = max(query.calls, default=1)  # what failed, or could be read, was not asked again
         cells = len(query.pieces) * len(query.sub_questions) if self._config.only is None else len(outcomes)
         return [
             Failure(
                 query_id=query.query_id,
                 stage=self.name,
-                attempt=self._config.attempts,
+                attempt=last,
                 reason=str(reason),
                 detail=f"{counts[reason]} of {cells} cells: {details[reason]}",
             )

@@ -91,8 +91,10 @@ class Digit:
         if self.per_document:
             readings = read_ratings(generation.text, n, cut=cut)
         else:
-            # A choice of one token also ends at the token limit; there it is no sign of a number that goes on.
-            readings = [read_rating(generation.text, cut=cut and not self.structured)]
+            # A choice of one token also ends at the token limit; there it is no sign of a number that goes on. What is
+            # no choice comes from a server that ignored the restriction.
+            chosen = self.structured and generation.text.strip() in prompt.CHOICES
+            readings = [read_rating(generation.text, cut=cut and not chosen)]
         return [Outcome(r.value, generation.text, str(r.reason)) for r in readings]
 
     def value_of(self, raw: float) -> float:

@@ -39,6 +39,7 @@ class LedgerRecord:
     reused_tokens: int = 0
     reused_cached_tokens: int = 0
     reused_output_tokens: int = 0
+    cut_inputs: int = 0
 
     def row(self) -> dict[str, object]:
         """As a row of the ledger table."""
@@ -104,6 +105,8 @@ def of_block(block: ScoredBlock, *, query_id: str, stage: str, engine: str) -> L
         queue_s=block.queue_s,
         run_s=block.run_s,
         **latencies([block.queue_s + block.run_s]),
+        reused_tokens=block.reused_tokens,
+        cut_inputs=block.cut_inputs,
     )
 
 

@@ -23,17 +23,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import metadata
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from lancer import schema
-from lancer.engines.protocols import Generation, Message, Sampling, ScoredBlock, TextEngine
-from lancer.reranking.base import ByModel, ByScorer, Reranked, RerankStep
+from lancer.engines.protocols import Generation, Sampling, ScoredBlock, TextEngine
+from lancer.prompts.message import Message
+from lancer.reranking.base import ByModel, ByScorer, Conversation, Reranked, RerankStep
 from lancer.reranking.rounds import hold, noting, together
 from lancer.stages.base import Engines, StageOutput
 from lancer.stages.records import Failure, LedgerRecord, of_block, of_generations
+from lancer.stages.shown import shown
+from lancer.text import sentences
+from lancer.text.request_fields import query_of
 
 REQUEST: Final = {f.name: f for f in (schema.TEXT, schema.TITLE, schema.BACKGROUND, schema.PROBLEM_STATEMENT)}
 
@@ -51,6 +56,7 @@ class _Row:
     retry: bool
     answers: list[Generation] = field(default_factory=list)
     block: ScoredBlock | None = None
+    cut: int = 0  # of `texts`, those that an LLM was not shown whole
     result: Reranked = field(default_factory=lambda: Reranked([]))
 
 
@@ -76,8 +82,11 @@ class Rerank:
         return (self._step.engine,)
 
     def identity(self) -> dict[str, Any]:
-        """Of the step."""
-        return self._step.identity()
+        """Of the step, and of an LLM's how documents are cut."""
+        identity = self._step.identity()
+        if isinstance(self._step, ByModel):
+            identity |= {"splitter": sentences.VERSION, "sentencex": metadata.version("sentencex")}
+        return identity
 
     def run(self, batch: pa.Table, engines: Engines) -> StageOutput:
         """Complete orders: every candidate once."""
@@ -102,7 +111,7 @@ class Rerank:
         rows = []
         for row, (doc_ids, kept), compared in zip(table, before, near, strict=True):
             known = [(i, text) for i, d in enumerate(compared) if (text := texts.get(d)) is not None]
-            query = " ".join(row[name] for name in self._step.query if row[name])
+            query = query_of(row, self._step.query)
             places, own = [i for i, _ in known], [text for _, text in known]
             retry = row.get(schema.RETRY.name, False)
             rows.append(_Row(row["query_id"], query, doc_ids, kept, places, own, retry))
@@ -132,12 +141,14 @@ class Rerank:
         engine = engines.text(step.engine)
         for retry in (False, True):
             asked = [row for row in rows if row.texts and row.retry == retry]
-            groups = [[row] for row in asked] if step.one_by_one else [asked]
+            conversations = []
+            for row in asked:
+                texts, row.cut = shown(step, row.query, row.texts, engines)
+                conversation = _numbered(step.rerank(row.query, texts), row.query_id)
+                conversations.append(noting(conversation, row.answers))
             ask = partial(self._generate, engine, replace(step.sampling(), fresh=retry))
-            for group in groups:
-                conversations = [noting(step.rerank(row.query, row.texts), row.answers) for row in group]
-                for row, result in zip(group, hold(together(conversations), ask), strict=True):
-                    row.result = result
+            for row, result in zip(asked, hold(together(conversations), ask), strict=True):
+                row.result = result
 
     def _generate(self, engine: TextEngine, sampling: Sampling, prompts: list[list[Message]]) -> list[Generation]:
         return engine.generate(prompts, sampling, priority=self.priority)
@@ -169,7 +180,8 @@ class Rerank:
             return of_block(row.block, query_id=row.query_id, stage=self.name, engine=engine)
         pairwise = isinstance(self._step, ByModel) and self._step.pairwise
         pairs = sum(not answer.reused for answer in row.answers) if pairwise else 0
-        return of_generations(row.answers, query_id=row.query_id, stage=self.name, engine=engine, pairs=pairs)
+        record = of_generations(row.answers, query_id=row.query_id, stage=self.name, engine=engine, pairs=pairs)
+        return replace(record, cut_inputs=row.cut)
 
     def _failures(self, row: _Row) -> list[Failure]:
         faults = Counter({fault: count for fault, count in row.result.faults.items() if count})
@@ -189,3 +201,18 @@ class Rerank:
 
     def _failure(self, row: _Row, reason: str, detail: str) -> Failure:
         return Failure(query_id=row.query_id, stage=self.name, reason=reason, detail=detail)
+
+
+def _numbered(conversation: Conversation, query_id: str) -> Conversation:
+    """The same; each prompt is marked with its number among those about the query, by which recorded answers go."""
+    number = 0
+    try:
+        prompts = next(conversation)
+        while True:
+            for prompt in prompts:
+                prompt[-1]["call"] = (query_id, number)
+                number += 1
+            prompts = conversation.send((yield prompts))
+    except StopIteration as end:
+        result: Reranked = end.value
+        return result

@@ -9,6 +9,7 @@ stage scores it.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -16,13 +17,13 @@ from pydantic import Field, model_validator
 
 from lancer import schema
 from lancer.closed import Closed
-from lancer.engines.protocols import Hit
+from lancer.engines.protocols import Hit, Hits
 from lancer.stages.base import Engines, StageOutput
 from lancer.stages.fusion import RRF_K, reciprocal_rank_fusion
 from lancer.stages.records import Failure, LedgerRecord, latencies
+from lancer.text.request_fields import RequestField, query_of
 
 FUSED_DEPTH: Final = 1000  # of each list that is fused: what is deep in one may be high in the other
-RequestField = Literal["title", "text", "background", "problem_statement"]
 
 
 class RetrieveConfig(Closed):
@@ -97,7 +98,7 @@ class Retrieve:
         depth = self._config.depth if len(self._config.searchers) < 2 else max(self._config.depth, FUSED_DEPTH)
         for engine in self._config.searchers:
             began = time.monotonic()
-            lists.append(engines.search(engine).search([self._query(row) for row in rows], depth))
+            lists.append(engines.search(engine).search([query_of(row, self._config.query) for row in rows], depth))
             seconds[engine] = (time.monotonic() - began) / len(rows)
         if not lists:
             hits = [_given(row["given_candidates"] or [], self._config.depth) for row in rows]
@@ -113,21 +114,30 @@ class Retrieve:
         ]
         return StageOutput(
             columns={"candidates": candidates},
-            ledger=[record for row in rows for record in self._records(row["query_id"], seconds)],
+            ledger=[
+                record
+                for i, row in enumerate(rows)
+                for record in self._records(row["query_id"], seconds, [found[i] for found in lists])
+            ],
             failures=[f for row, found in zip(rows, candidates, strict=True) for f in self._failures(row, found)],
         )
 
-    def _records(self, query_id: str, seconds: dict[str, float]) -> list[LedgerRecord]:
+    def _records(self, query_id: str, seconds: dict[str, float], found: Sequence[list[Hit]]) -> list[LedgerRecord]:
         """One per engine. A search is one batch for all rows: its time is shared among them."""
         if not seconds:
             return [LedgerRecord(query_id=query_id, stage=self.name)]
         return [
-            LedgerRecord(query_id=query_id, stage=self.name, engine=engine, calls=1, run_s=spent, **latencies([spent]))
-            for engine, spent in seconds.items()
+            LedgerRecord(
+                query_id=query_id,
+                stage=self.name,
+                engine=engine,
+                calls=1,
+                prompt_tokens=hits.tokens if isinstance(hits, Hits) else 0,
+                run_s=spent,
+                **latencies([spent]),
+            )
+            for (engine, spent), hits in zip(seconds.items(), found, strict=True)
         ]
-
-    def _query(self, row: dict[str, Any]) -> str:
-        return " ".join(row[name] for name in self._config.query if row[name])
 
     def _failures(self, row: dict[str, Any], found: list[dict[str, Any]]) -> list[Failure]:
         query_id = row["query_id"]

@@ -23,6 +23,11 @@ TEMPLATE_BYTES: Final = 2048  # more than what chat templates put around a promp
 Long = Literal["cut", "windows"]
 
 
+def surely_fits(size: int, output_tokens: int, context: int) -> bool:
+    """Whether a prompt whose text has `size` bytes fits whatever its tokens are: each is at least one byte."""
+    return size + TEMPLATE_BYTES + output_tokens <= context
+
+
 @dataclass(frozen=True)
 class Pieces:
     """What of a document is judged, and how many of its characters are left out."""
@@ -57,9 +62,7 @@ class Room:
         size = len(as_data(document).encode())
         if self.document_tokens is not None and size > self.document_tokens:
             return False
-        if self._context is None:
-            return True
-        return self._bytes + size + TEMPLATE_BYTES + self.output_tokens <= self._context
+        return self._context is None or surely_fits(self._bytes + size, self.output_tokens, self._context)
 
     def _fits(self, document: str) -> bool:
         assert self._tokens is not None

@@ -56,6 +56,16 @@ def windows(text: str, fits: Fits, overlap: float = OVERLAP) -> list[str]:
     return found
 
 
+def even_limit(lengths: Sequence[int], room: int) -> int | None:
+    """The length to which the longest texts are cut, so that all of them have room; None where all fit as they are."""
+    for number, length in enumerate(sorted(lengths)):
+        share = room // (len(lengths) - number)
+        if length > share:
+            return share
+        room -= length
+    return None
+
+
 def _reach(text: str, start: int, ends: Sequence[int], fits: Fits) -> int:
     """The last end up to which the text from `start` fits: of a sentence, a word, a character; else `start`."""
 

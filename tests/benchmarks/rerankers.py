@@ -63,7 +63,7 @@ class Settings:
     @property
     def cross(self) -> str:
         """The engine of the cross-encoder; trains it where the cache lacks it."""
-        return f"cross: {{kind: cross-encoder, model: {trained_cross_encoder()}, dtype: bfloat16}}"
+        return f"cross: {{kind: cross-encoder, model: {trained_cross_encoder()}}}"
 
     def model(self, step: str) -> str:
         """A config that asks the language model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from pydantic import ValidationError
 
 from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
+from lancer.engines.counting import CountingScorer
 from lancer.engines.documents import corpus_digest
 from lancer.engines.embedded import resolve_model
-from lancer.engines.protocols import Block
+from lancer.engines.protocols import Block, Hits
 from lancer.engines.sources import DocumentSource
 from lancer.errors import SetupError, UsageError
 from lancer.storage import Storage
@@ -93,7 +95,8 @@ def test_long_texts_are_cut_and_counted() -> None:
         "one two three four five six and then some more",
     )
     scored = encoder.score([Block((long, "short"), (also_long,))])[0]
-    assert encoder.truncated == 2
+    assert scored.cut_inputs == 2
+    assert encoder.score([Block(("short",), ("short",))])[0].cut_inputs == 0, "counted per block"
     assert scored.tokens == 8 + 3 + 8  # [CLS] and [SEP] are tokens too
     assert scored.scores[0, 0] == pytest.approx(1)  # they begin alike, the rest is cut
 
@@ -191,6 +194,9 @@ def test_dense_retrieval_finds_the_highest_cosines(encoder: BiEncoder, corpus: D
     config = BiEncoderConfig(model="embedded:minilm", embeddings=str(tmp_path / "kept"), threads=1)
     engine = BiEncoder(config, corpus, Storage())
     found = engine.search(SUB_QUESTIONS, 2)
+    assert [hits.tokens for hits in found if isinstance(hits, Hits)] == [
+        CountingScorer(engine.config).query_tokens(query) for query in SUB_QUESTIONS
+    ]
     texts = {f"d{i}": text for i, text in enumerate(DOCUMENTS)}
     assert [hits[0].doc_id for hits in found] == ["d0", "d3", "d4"]
     for query, hits in zip(SUB_QUESTIONS, found, strict=True):
@@ -223,6 +229,23 @@ def test_what_the_model_cannot_embed_is_nan_and_nothing_beside_it(encoder: BiEnc
     scores = damaged.score([Block((f"the {word}", "bees"), ("bees",))])[0].scores
     assert np.isnan(scores[0, 0])
     assert scores[1, 0] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "max-sim", "best-sentence"])
+def test_bits_do_not_depend_on_the_number_of_threads(similarity: str) -> None:
+    settings = {"model": "embedded:minilm", "batch_tokens": 64, "similarity": similarity}
+    block = Block(DOCUMENTS + tuple(f"{d} {d}" for d in DOCUMENTS), SUB_QUESTIONS)
+    one, three = (BiEncoder(BiEncoderConfig.model_validate(settings | {"threads": n})) for n in (1, 3))
+    assert np.array_equal(one.score([block])[0].scores, three.score([block])[0].scores)
+    for engine in (one, three):
+        engine.close()
+
+
+def test_calls_at_the_same_time_count_their_own_tokens(encoder: BiEncoder) -> None:
+    alone = [encoder.score([block])[0].tokens for block in (BLOCK, OTHER)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda block: encoder.score([block])[0].tokens, [BLOCK, OTHER] * 10))
+    assert together == alone * 10
 
 
 def test_the_clock_adds_up(encoder: BiEncoder) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from lancer.engines.chat_tokens import ChatTokens
 from lancer.engines.embedded import resolve_model
-from lancer.engines.protocols import Message
+from lancer.engines.protocols import Message, Sampling
+from lancer.prompts.answer import answer_of, opening_of
 from lancer.prompts.judge import LAYOUTS, messages_of
 
 BLOCK = 32
@@ -91,3 +92,27 @@ def test_the_scored_part_is_found_among_the_tokens(tokenizer: object, layout: st
 def test_scoring_needs_a_mark(tokenizer: object) -> None:
     with pytest.raises(ValueError, match="marked"):
         ChatTokens(tokenizer, {}).encode(prompt("Why?"), score=True)
+
+
+OPENS = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<think>\n{% endif %}"
+)
+
+
+def test_an_output_after_a_thinking_block_that_the_template_opened_begins_with_its_mark(tokenizer: object) -> None:
+    free, digit = Sampling(max_tokens=9), Sampling(max_tokens=1, choice=("0", "1"))
+    form = Sampling(max_tokens=9, json_schema="{}")
+    assert ChatTokens(tokenizer, {}).whole_output("It names 3", free) == "It names 3"
+    opens = ChatTokens(tokenizer, {"chat_template": OPENS})
+    assert opens.whole_output("It names 3", free) == "<think>\nIt names 3"
+    assert answer_of(opens.whole_output("It names 3", free)) is None
+    assert answer_of(opens.whole_output("It names 3.</think>4", free)) == "4"
+    assert (opens.whole_output("1", digit), opens.whole_output('{"1": 0}', form)) == ("1", '{"1": 0}')
+    assert opens.whole_output("It names 3", digit) == "<think>\nIt names 3", "a server that ignores choices"
+    assert opens.whole_output("", free) == ""
+
+
+@pytest.mark.parametrize("prompt", ["", "<think>\n\n</think>\n\n", "<|im_start|>assistant\n", "<think> about it"])
+def test_a_prompt_that_ends_otherwise_opens_nothing(prompt: str) -> None:
+    assert opening_of(prompt) == ""

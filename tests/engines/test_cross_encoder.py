@@ -240,6 +240,9 @@ def test_long_pairs_are_cut_as_the_tokenizer_cuts_them(folders: dict[str, Path])
         expected = sigmoid(one_by_one(folders["bert"], BLOCK, 30, truncation)[..., 0])
         (scored,) = CrossEncoder(config(folders["bert"], max_tokens=30, truncation=truncation)).score([BLOCK])
         np.testing.assert_allclose(scored.scores, expected, atol=1e-5)
+        whole = CrossEncoder(config(folders["bert"], max_tokens=128, truncation=truncation)).score([BLOCK])[0]
+        assert whole.cut_inputs == 0
+        assert 0 < scored.cut_inputs <= scored.scores.size
 
 
 def test_a_sub_question_that_leaves_no_room_has_no_score(folders: dict[str, Path]) -> None:

@@ -446,10 +446,19 @@ def test_the_address_is_no_part_of_the_identity() -> None:
     there = HttpConfig(base_url="https://elsewhere/v1", model="m", revision="abc", extra_body={"top_k": 1}, retries=9)
     assert here.base_url == "http://127.0.0.1:8000/v1"
     assert here.result_fields() == there.result_fields()
-    assert here.result_fields() == {"model": "m", "revision": "abc", "extra_body": {"top_k": 1}}
+    room = {"tokenizer": None, "tokenizer_revision": None, "max_model_len": None}
+    assert here.result_fields() == {"model": "m", "revision": "abc", "extra_body": {"top_k": 1}, "room": room}
 
 
 def test_a_failed_call_is_a_whole_generation() -> None:
     with running(lambda request: error(400)) as (engine, _):
         (got,) = engine.generate(prompts("a"), ONE)
     assert got == Generation(text="", error=got.error, finish="error", queue_s=got.queue_s, run_s=got.run_s)
+
+
+@pytest.mark.parametrize(("finish", "text"), [("length", "<think>It names 3"), ("stop", "It names 3")])
+def test_thinking_that_the_template_opened_and_the_limit_ended_is_marked(finish: str, text: str) -> None:
+    opens = {"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}<think>"}
+    settings = {"tokenizer": "embedded:smollm2", "extra_body": {"chat_template_kwargs": opens}}
+    with running(lambda request: completion("It names 3", finish=finish), **settings) as (engine, _):
+        assert engine.generate(prompts("rate"), Sampling(max_tokens=9))[0].text == text

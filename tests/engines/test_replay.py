@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
-import pydantic
 import pytest
 
 from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
@@ -162,14 +161,18 @@ def test_a_missing_record_fails_alone_or_ends_a_strict_run(tmp_path: Path) -> No
         strict.generate(asked, ONE)
 
 
-def test_recorded_order(tmp_path: Path) -> None:
-    path = write(tmp_path / "r.jsonl", {"text": "5", "prompt_tokens": 8}, {"text": ""}, {"text": "0"})
+def call(query_id: str, number: int) -> list[Message]:
+    return [{"role": "user", "content": "same", "call": (query_id, number)}]
+
+
+def test_in_recorded_order_each_query_has_its_own_lines(tmp_path: Path) -> None:
+    lines = [("a", "5"), ("b", "4"), ("a", ""), ("a", "0")]
+    path = write(tmp_path / "r.jsonl", *({"query_id": query_id, "text": text} for query_id, text in lines))
     engine = ReplayEngine(ReplayConfig(path=path, order="recorded"), STORAGE)
-    got = engine.generate(prompts("same", "same"), ONE) + engine.generate(prompts("same", "same"), ONE)
-    assert [g.text for g in got] == ["5", "", "0", ""]
-    assert got[0].prompt_tokens == 8
-    assert [bool(g.error) for g in got] == [False, False, False, True]
-    assert "no recorded output" in got[3].error
+    got = engine.generate([call("a", 2), call("b", 0), call("a", 0), call("a", 1)], ONE)
+    assert [g.text for g in got] == ["0", "4", "5", ""], "whatever is asked first, as a run that goes on does"
+    unknown = engine.generate([call("a", 3), call("c", 0), *prompts("of no query")], ONE)
+    assert all("no recorded output" in g.error for g in unknown)
 
 
 KEY = "0" * 64
@@ -177,6 +180,7 @@ WRONG: dict[str, tuple[object, Literal["digest", "recorded"], str]] = {
     "no key": ({"text": "3"}, "digest", "field 'key'"),
     "a key that is no digest": ({"key": "q1", "text": "3"}, "digest", "field 'key'"),
     "a key in recorded order": ({"key": KEY, "text": "3"}, "recorded", "have no key"),
+    "no query in recorded order": ({"text": "3"}, "recorded", "field 'query_id'"),
     "no text": ({"key": KEY}, "digest", "field 'text'"),
     "text that is a number": ({"key": KEY, "text": 3}, "digest", "field 'text'"),
     "an unknown field": ({"key": KEY, "text": "3", "prompt_token": 3}, "digest", "field 'prompt_token'"),
@@ -189,7 +193,7 @@ WRONG: dict[str, tuple[object, Literal["digest", "recorded"], str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_record_is_named_by_line_and_field(tmp_path: Path, name: str) -> None:
     record, order, said = WRONG[name]
-    good = {"text": "1"} | ({} if order == "recorded" else {"key": "1" * 64})
+    good = {"text": "1"} | ({"query_id": "q"} if order == "recorded" else {"key": "1" * 64})
     path = write(tmp_path / "r.jsonl", good, record)
     with pytest.raises(InputError, match=said) as caught:
         ReplayEngine(ReplayConfig(path=path, order=order), STORAGE)
@@ -205,11 +209,6 @@ def test_a_key_that_is_recorded_twice_is_an_error(tmp_path: Path) -> None:
 def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         ReplayEngine(ReplayConfig(path=str(tmp_path / "none.jsonl")), STORAGE)
-
-
-def test_recorded_order_has_one_reader() -> None:
-    with pytest.raises(pydantic.ValidationError, match="replicas 1"):
-        ReplayConfig(path="r", order="recorded", replicas=2)
 
 
 def test_the_identity_is_the_content_not_the_place(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from lancer.engines.documents import corpus_digest
 from lancer.engines.sources import DocumentSource
 from lancer.engines.synthetic import SyntheticEngine
-from lancer.engines.table import ROLES, EngineConfig, build_engine, engine_identity
+from lancer.engines.table import ROLES, EngineConfig, answers_identity, build_engine, engine_identity
 from lancer.errors import InputError, SetupError
 from lancer.storage import Storage
 
@@ -63,6 +63,13 @@ def test_models_count_with_their_revision() -> None:
     assert identity(config_of("vllm", model="org/other")) != plain
     with pytest.raises(SetupError, match="no such folder"):
         identity(config_of("bi-encoder", model="./missing"))
+
+
+def test_what_cuts_prompts_counts_for_a_stage_and_not_for_its_answers() -> None:
+    plain, short = identity(config_of("http")), identity(config_of("http", tokenizer="t", max_model_len=512))
+    assert plain != short
+    assert answers_identity(plain) == answers_identity(short)
+    assert answers_identity(identity(config_of("http", revision="2"))) != answers_identity(plain)
 
 
 def test_an_index_counts_with_its_documents() -> None:

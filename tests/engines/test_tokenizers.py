@@ -7,8 +7,9 @@ import pytest
 from lancer.engines.http_engine import HttpConfig
 from lancer.engines.synthetic import SyntheticConfig
 from lancer.engines.tokenizers import context_of, model_tokens
-from lancer.engines.vllm_engine import VllmConfig
+from lancer.engines.vllm_engine import VllmConfig, block_of
 from lancer.errors import SetupError
+from lancer.prompts.judge import render
 
 SMOLLM2 = "embedded:smollm2"
 
@@ -21,6 +22,21 @@ def test_vllm_and_http_engines_of_one_model_count_alike() -> None:
     prompt = [{"role": "user", "content": "Why do trees hold soil?"}]
     assert own.chat.count(prompt) == served.chat.count(prompt) > 8  # type: ignore[arg-type]
     assert own.context == served.context == 8192
+
+
+@pytest.mark.parametrize(
+    ("config", "block"), [({}, 32), ({"num_gpus": 1}, 16), ({"num_gpus": 1, "block_size": 64}, 64)]
+)
+def test_prompts_are_padded_to_the_blocks_that_are_reckoned_with(config: dict[str, int], block: int) -> None:
+    engine = VllmConfig.model_validate({"model": SMOLLM2, **config})
+    tokens = model_tokens(engine)
+    assert tokens is not None
+    asked = render(request="r", document="Trees hold soil.", sub_question="Why?")
+    shared = len(tokens.chat.encode(asked).ids) - len(
+        tokens.chat.encode([{"role": "user", "content": asked[0]["content"]}]).ids
+    )
+    assert block_of(engine) == block
+    assert 0 < shared < block
 
 
 def test_the_limit_of_the_config_counts_where_it_is_lower() -> None:

@@ -330,7 +330,13 @@ def test_the_config_is_closed_and_knows_what_changes_results() -> None:
         with pytest.raises(ValidationError):
             VllmConfig.model_validate({"model": "embedded:smollm2", **wrong})
     here = VllmConfig(model="embedded:smollm2")
-    there = VllmConfig(model="embedded:smollm2", replicas=4, num_gpus=2, tensor_parallel_size=2, max_num_seqs=8)
+    there = VllmConfig(model="embedded:smollm2", replicas=4, tensor_parallel_size=2, max_num_seqs=8, block_size=32)
     assert here.result_fields() == there.result_fields()
-    for other in ({"dtype": "float32"}, {"max_model_len": 512}, {"chat_template_kwargs": {"enable_thinking": False}}):
+    for other in (
+        {"dtype": "float32"},
+        {"max_model_len": 512},
+        {"block_size": 16},
+        {"num_gpus": 1},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ):
         assert VllmConfig.model_validate({"model": "embedded:smollm2", **other}).result_fields() != here.result_fields()

@@ -105,6 +105,20 @@ def test_a_scorer_counts_pairs_and_tokens_without_its_model(tmp_path: Path) -> N
     assert all(r.prompt_tokens > 60 for r in estimated)
 
 
+def test_what_hangs_on_scores_is_told_as_a_guess(tmp_path: Path) -> None:
+    threshold = "rerank={method: bi-encoder, engine: scorer, threshold: 0.3}"
+    found = rehearsed(small_config(tmp_path, threshold), sample=1)
+    assert any("reach the threshold 0.3 is a guess" in a for a in found.assumptions)
+    assert not any("is a guess" in a for a in rehearsed(small_config(tmp_path), sample=1).assumptions)
+    cascade = (
+        "estimate={engine: scorer}",
+        'engines={llm: {kind: synthetic, questions: 2}, scorer: {kind: bi-encoder, model: "embedded:minilm"}}',
+    )
+    for only, guess in (("uncertain: [0.2, 0.8]", True), ("top_documents: 2", False)):
+        asked = rehearsed(judged_config(tmp_path, *cascade, f"judge.only={{{only}}}"), sample=1)
+        assert any("`uncertain` of `judge.only` leaves is a guess" in a for a in asked.assumptions) == guess
+
+
 def test_dense_retrieval_draws_and_kept_embeddings_cost_nothing(tmp_path: Path) -> None:
     dense = ("retrieve={source: dense, engine: scorer, depth: 3}", f"engines.scorer.embeddings={tmp_path}/kept")
     found = rehearsed(small_config(tmp_path, *dense))

@@ -11,6 +11,7 @@ import numpy as np
 from lancer.engines.protocols import Block, ScoredBlock
 from lancer.pipeline.journal import Journal
 from lancer.pipeline.scored_pairs import JournalledScorer, block_digest
+from lancer.stages.records import of_block
 from lancer.storage import Storage
 from tests.scripted import ScriptedScorer
 
@@ -60,6 +61,8 @@ def test_new_sub_questions_and_new_candidates_pay_for_themselves(tmp_path: Path)
     expected = ScriptedScorer(Scorer().score_of).score([block])[0].scores
     np.testing.assert_array_equal(found.scores, expected)
     assert (found.reused, found.reused_pairs, found.tokens, found.run_s) == (False, 4, 14, 1.0)
+    record = of_block(found, query_id="q", stage="estimate", engine="e")
+    assert (record.calls, record.pairs, record.prompt_tokens, record.reused_tokens) == (1, 8, 14, 7)
     (again,), asked = scored(tmp_path, block)
     assert asked == []
     assert again.reused

@@ -22,11 +22,11 @@ def stated(expected: int | str) -> Reading:
 
 @pytest.mark.parametrize("line", TABLE, ids=lambda line: json.dumps(line)[:60])
 def test_every_output_is_read_as_stated(line: dict[str, Any]) -> None:
-    options = {name: line[name] for name in ("opened", "cut") if name in line}
+    cut = line.get("cut", False)
     if "rating" in line:
-        assert read_rating(line["rating"], **options) == stated(line["is"])
+        assert read_rating(line["rating"], cut=cut) == stated(line["is"])
     elif "ratings" in line:
-        assert read_ratings(line["ratings"], line["n"], **options) == [stated(cell) for cell in line["is"]]
+        assert read_ratings(line["ratings"], line["n"], cut=cut) == [stated(cell) for cell in line["is"]]
     else:
         assert decompose.parse(line["questions"], line["n"]) == line["is"]
 

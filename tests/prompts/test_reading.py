@@ -42,9 +42,9 @@ def well_formed(reading: Reading) -> bool:
     return reading.value in range(6) and reading.reason == ""
 
 
-@given(OUTPUTS, st.booleans(), st.booleans())
-def test_a_reading_has_a_value_within_the_scale_or_a_reason(text: str, opened: bool, cut: bool) -> None:
-    assert well_formed(read_rating(text, opened=opened, cut=cut))
+@given(OUTPUTS, st.booleans())
+def test_a_reading_has_a_value_within_the_scale_or_a_reason(text: str, cut: bool) -> None:
+    assert well_formed(read_rating(text, cut=cut))
 
 
 @given(OUTPUTS, st.integers(1, 6), st.booleans())

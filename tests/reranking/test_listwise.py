@@ -70,14 +70,17 @@ def test_malformed_answers_are_repaired_and_counted() -> None:
     assert +result.faults == {"missing": 3, "repeated": 1, "unknown": 1, "unreadable": 1, "error": 1}
 
 
+def test_a_refusal_or_an_output_that_was_cut_brings_no_document_forward() -> None:
+    step = ListwiseRerank(engine="llm", window=3, step=2)
+    result, _ = reranked(step, [*"abc"], lambda documents: "I cannot rank these 3 documents.")
+    assert (result.order, +result.faults) == ([0, 1, 2], {"unreadable": 1})
+    result, _ = reranked(step, [*"abc"], lambda documents: Generation(text="2 > 3", finish="length"))
+    assert (result.order, +result.faults) == ([1, 0, 2], {"missing": 2})
+
+
 def test_one_document_needs_no_call() -> None:
     result, rounds = reranked(ListwiseRerank(engine="llm"), ["only"], ordered)
     assert (result.order, rounds) == ([0], [])
-
-
-def test_documents_are_cut_to_words() -> None:
-    _, rounds = reranked(ListwiseRerank(engine="llm", max_words=2), ["1 b c d", "2 x"], lambda documents: "[1] > [2]")
-    assert rounds == [[["1 b", "2 x"]]]
 
 
 def test_a_step_wider_than_the_window_is_refused() -> None:
@@ -89,4 +92,4 @@ def test_the_tag_says_what_was_done() -> None:
     step = ListwiseRerank(engine="llm", keep=10, passes=2)
     assert step.tag() == "listwise(depth=100,window=20,step=10,passes=2,keep=10)"
     assert step.identity() != ListwiseRerank(engine="llm", keep=10).identity()
-    assert step.identity() == step.model_copy(update={"one_by_one": True, "name": "x", "engine": "other"}).identity()
+    assert step.identity() == step.model_copy(update={"name": "x", "engine": "other"}).identity()

@@ -20,14 +20,15 @@ def test_documents_are_ordered_by_the_probability_of_yes() -> None:
         "never": (-math.inf, -1.0),
         "certain": (-0.5, -math.inf),
         "nothing": (-math.inf, -math.inf),
+        "other": (math.log(2e-8), math.log(1e-8)),
     }
     step = PointwiseRerank(engine="llm")
     result, rounds = reranked(step, [*logprobs], lambda shown: Generation(text="?", logprobs=logprobs[shown[0]]))
     assert len(rounds) == 1
-    assert result.order == [4, 1, 0, 3, 2, 5]
+    assert result.order == [4, 1, 0, 3, 2, 5, 6]
     assert result.scores is not None
-    np.testing.assert_allclose(result.scores, [0.25, 2 / 3, np.nan, 0, 1, np.nan], atol=1e-12)
-    assert +result.faults == {"unreadable": 2}
+    np.testing.assert_allclose(result.scores, [0.25, 2 / 3, np.nan, 0, 1, np.nan, np.nan], atol=1e-12)
+    assert +result.faults == {"unreadable": 3}
     assert step.sampling().logprobs_of == ("Yes", "No")
 
 
@@ -56,6 +57,14 @@ def test_a_number_at_the_token_limit_may_go_on() -> None:
     step = GradedRerank(engine="llm", structured=False)
     result, _ = reranked(step, ["a"], lambda shown: Generation(text="1", finish="length"))
     assert +result.faults == {"unreadable": 1}
+
+
+def test_a_choice_at_the_token_limit_is_complete_and_anything_else_is_not() -> None:
+    outputs = {"a": "1", "b": "Grade: 2"}
+    step = GradedRerank(engine="llm")
+    result, _ = reranked(step, [*outputs], lambda shown: Generation(text=outputs[shown[0]], finish="length"))
+    assert result.scores is not None
+    np.testing.assert_array_equal(result.scores, [1, np.nan])
 
 
 def test_a_threshold_above_the_grades_is_refused() -> None:

@@ -169,7 +169,7 @@ def test_a_query_whose_every_call_fails_counts_as_failed() -> None:
     stage = stage_of(method="llm")
     text = ScriptedText(lambda prompt, sampling: Generation(text="", error="it is down"))
     _, output = compressed(stage, batch(stage, ["d1", "gone"], []), Engines(text=text, texts=TEXTS))
-    assert [(f.query_id, f.reason) for f in output.failures] == [("q0", "engine_error")]
+    assert [(f.query_id, f.reason, f.attempt) for f in output.failures] == [("q0", "engine_error", 1)]
 
 
 def test_only_the_settings_of_the_method_are_part_of_its_identity() -> None:

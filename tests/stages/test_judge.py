@@ -85,6 +85,13 @@ def test_what_cannot_be_read_is_asked_again_more_sharply_and_nothing_else_is() -
     assert [f.reason for f in output.failures] == ["error"]
 
 
+def test_a_failure_names_the_last_attempt_that_was_made() -> None:
+    stage, text = Judge(JudgeConfig(attempts=3)), ScriptedText(lambda p, s: Generation(text="", error="it is down"))
+    _, output = call(stage, with_matrix_inputs(stage, ROWS[:1]), Engines(text=text, texts=TEXTS))
+    assert [(f.reason, f.attempt) for f in output.failures] == [("error", 1)], "a call that failed is not made again"
+    assert [r.attempt for r in output.ledger] == [1]
+
+
 def test_the_published_layout_asks_before_it_shows_the_document() -> None:
     stage, text = Judge(JudgeConfig(layout="published")), ScriptedText(answer)
     call(stage, with_matrix_inputs(stage, ROWS[1:2]), Engines(text=text, texts=TEXTS))

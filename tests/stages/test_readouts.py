@@ -26,6 +26,8 @@ def test_an_output_cut_after_a_number_is_unread_unless_it_was_a_choice() -> None
     free = Digit(per_document=False, structured=False, max_tokens=4, temperature=0.0, seed=0)
     assert free.outcomes(cut, 1) == [Outcome(None, "Rating: 1", "cut_off")]
     assert DIGIT.outcomes(Generation(text="1", finish="length"), 1) == [Outcome(1, "1")]
+    ignored = Generation(text="Rating: 4", finish="length")  # of "Rating: 4/10", by a server that ignores choices
+    assert DIGIT.outcomes(ignored, 1) == [Outcome(None, "Rating: 4", "cut_off")]
 
 
 def test_per_document_the_schema_and_the_room_for_the_answer_follow_the_number_of_sub_questions() -> None:

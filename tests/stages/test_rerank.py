@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from lancer import schema
-from lancer.engines.protocols import Generation, Sampling
+from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.reranking.base import RerankStep
 from lancer.reranking.bi_encoder import BiEncoderRerank
 from lancer.reranking.graded import GradedRerank
@@ -113,10 +113,21 @@ def test_windows_of_several_queries_are_asked_together() -> None:
     assert [len(prompts) for prompts, _, _ in engine.calls] == [3, 2, 1]
     assert [order["doc_ids"][0] for order in found] == ["d34", "d14", "d24"]
     assert [(r.query_id, r.calls, r.attempt) for r in output.ledger] == [("a", 3, 1), ("b", 1, 1), ("c", 2, 1)]
-    alone, alone_engine = model(high_first)
-    again, _ = orders(ListwiseRerank(engine="llm", one_by_one=True), queries, alone)
-    assert again == found
-    assert [len(prompts) for prompts, _, _ in alone_engine.calls] == [1] * 6
+
+
+def test_each_prompt_says_which_of_the_calls_about_its_query_it_is() -> None:
+    marks: list[tuple[str, int]] = []
+
+    class Marks(ScriptedText):
+        def generate(
+            self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, priority: int = 0
+        ) -> list[Generation]:
+            marks.extend(prompt[-1]["call"] for prompt in prompts)
+            return super().generate(prompts, sampling, priority=priority)
+
+    queries = {"a": [f"d{i}" for i in range(35)], "b": [f"d{i}" for i in range(15)]}
+    orders(ListwiseRerank(engine="llm"), queries, Engines(text=Marks(high_first), texts=TEXTS))
+    assert marks == [("a", 0), ("b", 0), ("a", 1), ("a", 2)]
 
 
 def test_malformed_answers_are_counted_in_one_failure_per_query() -> None:
@@ -141,6 +152,14 @@ def test_calls_that_fail_are_named() -> None:
         ("q", "call_error", "1 of 2 calls: prompt too long"),
         ("lost", "engine_error", "1 of 1 calls: prompt too long"),
     ]
+
+
+def test_documents_that_were_not_shown_whole_are_counted() -> None:
+    engine = ScriptedText(lambda prompt, sampling: "3")
+    engines = Engines(text=engine, texts={"d1": "one two three", "d2": "one"})
+    _, output = orders(GradedRerank(engine="llm", max_words=2), {"q": ["d1", "d2"]}, engines)
+    assert [record.cut_inputs for record in output.ledger] == [1]
+    assert "one two\n" in engine.calls[0][0][0]
 
 
 def test_pointwise_calls_are_pairs_and_go_out_at_once() -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from pydantic import ValidationError
 
-from lancer.engines.protocols import Hit
+from lancer.engines.protocols import Hit, Hits
 from lancer.stages.base import call
 from lancer.stages.retrieve import Retrieve, RetrieveConfig
 from tests.scripted import Engines, ScriptedSearch
@@ -68,6 +70,15 @@ def test_two_searches_are_fused_by_rank_and_each_is_in_the_ledger() -> None:
     assert stage.engines == ("bm25", "encoder")
     assert [(r.engine, r.calls) for r in output.ledger] == [("bm25", 1), ("encoder", 1)]
     assert RetrieveConfig(source="rrf").tag == "rrf(bm25,dense)"
+
+
+def test_what_a_search_encodes_is_in_the_ledger() -> None:
+    found = {"bm25": ScriptedSearch({"about towers": [Hit("d1", 1.0)]})}
+    found["encoder"] = ScriptedSearch({"about towers": Hits([Hit("d2", 1.0)], tokens=6)})
+    stage = Retrieve(RetrieveConfig(source="rrf", dense_engine="encoder"))
+    _, output = call(stage, requests("q"), Engines(searches=found, texts=TEXTS))
+    assert [(r.engine, r.prompt_tokens) for r in output.ledger] == [("bm25", 0), ("encoder", 6)]
+    assert pickle.loads(pickle.dumps(Hits([Hit("d2", 1.0)], tokens=6))).tokens == 6, "from an actor to a worker"
 
 
 def test_identity_follows_what_can_change_results() -> None:

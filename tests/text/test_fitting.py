@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lancer.text.fitting import cut, windows
+from lancer.text.fitting import cut, even_limit, windows
 
 
 def up_to(words: int) -> Callable[[str], bool]:
@@ -66,3 +66,20 @@ def test_windows_of_a_text_without_sentences_follow_each_other() -> None:
     assert windows(text, up_to(4)) == ["0 1 2 3", "4 5 6 7", "8 9"]
     assert windows("abcdefg", lambda piece: len(piece) <= 3) == ["abc", "def", "g"]
     assert windows(text, up_to(10)) == [text]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "room", "limit"),
+    [
+        ([], 0, None),
+        ([3, 4], 7, None),
+        ([3, 4], 6, 3),
+        ([10, 2, 10], 14, 6),  # what a short one leaves is for the long ones
+        ([10, 2, 10], 15, 6),
+        ([5, 5], -1, -1),
+    ],
+)
+def test_the_longest_are_cut_to_one_length(lengths: list[int], room: int, limit: int | None) -> None:
+    assert even_limit(lengths, room) == limit
+    if limit is not None and limit > 0:
+        assert room - len(lengths) < sum(min(length, limit) for length in lengths) <= room
