@@ -63,8 +63,8 @@ class Terms:
 class EngineUse:
     """An engine over all sessions: seconds, calls and tokens of its replicas added up.
 
-    `devices` (of one replica) and `price` are its terms now; `more_device_s` and `more_usd` are what sessions on other
-    terms took beyond what they would have taken on these.
+    `devices` (of one replica) and `price` are its terms now. Of sessions on other terms: `more_device_s` is what they
+    held beyond so many devices, `more_usd` what they paid beyond this price.
     """
 
     name: str
@@ -101,15 +101,13 @@ class EngineUse:
             replicas=max(self.replicas, len(clocks)),
             **{name: getattr(self, name) + sum(getattr(c, name) for c in clocks) for name in _CLOCKED},
         )
-        own = Terms(self.devices, self.price)
-        if terms is None or terms == own:
+        if terms is None or terms == Terms(self.devices, self.price):
             return added
-        then, now = (
-            EngineUse(name=self.name, devices=t.devices, price=t.price).with_clocks(clocks) for t in (terms, own)
-        )
+        then = EngineUse(name=self.name, devices=terms.devices, price=terms.price).with_clocks(clocks)
+        now = replace(then, price=self.price)
         return replace(
             added,
-            more_device_s=self.more_device_s + then.device_s - now.device_s,
+            more_device_s=self.more_device_s + then.device_s * (1 - self.devices / terms.devices),
             more_usd=self.more_usd + then.spent.usd - now.spent.usd,
         )
 

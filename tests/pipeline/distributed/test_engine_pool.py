@@ -6,11 +6,13 @@ import threading
 import time
 
 import pytest
+import ray
 
+from lancer.engines.protocols import Sampling
 from lancer.engines.sources import DocumentSource
 from lancer.engines.synthetic import SyntheticConfig
 from lancer.pipeline.distributed import engine_pool
-from lancer.pipeline.distributed.engine_pool import EngineActor, affinity
+from lancer.pipeline.distributed.engine_pool import Doing, EngineActor, EnginePool, affinity
 from lancer.prompts import decompose, judge
 from lancer.prompts.template import parse_template
 from lancer.storage import Storage
@@ -87,3 +89,38 @@ def test_a_call_that_must_be_alone_gets_its_turn_in_a_full_engine(monkeypatch: p
     assert in_time
     assert engine.beside["shared"] > 1
     assert engine.beside["alone"] == 1
+
+
+def test_an_actor_says_how_many_calls_it_has_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    monkeypatch.setattr(engine_pool, "build_engine", lambda *config: engine)
+    actor = EngineActor(SyntheticConfig(), DocumentSource("corpus", "x", "y"), Storage(), time.time())
+    seen: list[Doing] = []
+    monkeypatch.setattr(engine, "work", lambda kind: seen.append(actor.doing()))
+    actor.call("work", "shared")
+    assert [(d.calls, d.oldest) for d in seen] == [(1, "work")]
+    assert 0 <= seen[0].seconds < 5
+    assert str(Doing(2, "score", 71.4)) == "2 calls, the oldest (score) for 71 s"
+    assert (actor.doing(), str(actor.doing())) == (Doing(), "no call under way")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("session_ray")
+def test_signs_of_life_do_not_wait_behind_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_pool, "CALLERS", 1)
+    source = DocumentSource("corpus", "x", "y")
+    pool = EnginePool("llm", SyntheticConfig(latency_s=30), source, Storage(), restarts=0)
+    try:
+        pool.wait_until_started()
+        actor = pool.replica("")
+        prompts, sampling = [[{"role": "user", "content": "x"}]], Sampling(max_tokens=4)
+        for _ in range(3):
+            actor.call.remote("generate", prompts, sampling)
+        deadline = time.monotonic() + 10
+        while pool.doing(5.0) == [Doing()]:
+            assert time.monotonic() < deadline
+        assert [d.oldest if d else d for d in pool.doing(5.0)] == ["generate"]
+        assert len(pool.clocks(timeout=5.0)) == 1
+        ray.get(actor.ping.remote(), timeout=5.0)
+    finally:
+        pool.kill()
