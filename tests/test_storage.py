@@ -427,6 +427,7 @@ def test_a_malformed_endpoint_is_a_usage_error() -> None:
         Storage(StorageConfig(endpoint_override="localhost")).read("s3://b/k")
 
 
+@pytest.mark.s3
 def test_the_time_of_a_store_is_that_of_its_files(s3: Storage, base: str, tmp_path: Path) -> None:
     for storage, folder in ((s3, base), (Storage(), str(tmp_path))):
         before = storage.now(folder)
