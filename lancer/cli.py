@@ -203,11 +203,11 @@ def _plan(arguments: argparse.Namespace) -> int:
         return _estimate(arguments)
     if getattr(arguments, "sample", None) or getattr(arguments, "rates", None):
         raise UsageError("--sample and --rates are about --estimate")
-    plan = plan_run(arguments.config, arguments.overrides)
+    plan, work = plan_run(arguments.config, arguments.overrides, getattr(arguments, "mode", "resume"))
     if arguments.form == "json":
-        _print_json(describe(plan).as_dict())
+        _print_json(describe(plan, work).as_dict())
     else:
-        wide_console().print(describe(plan).render())
+        wide_console().print(describe(plan, work).render())
     return 0
 
 
@@ -217,14 +217,14 @@ def _estimate(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.estimating_tables import render_forecast
     from lancer.pipeline.summary import wide_console
 
-    plan = plan_run(arguments.config, arguments.overrides)
+    plan, work = plan_run(arguments.config, arguments.overrides)
     sample = min(arguments.sample or SAMPLE, plan.inputs.table.num_rows)
     _say(f"counting what {sample} queries would ask")
     found = estimate_run(plan, sample=sample, rates=arguments.rates)
     if arguments.form == "json":
-        _print_json(describe(plan).as_dict() | {"estimate": found.as_dict()})
+        _print_json(describe(plan, work).as_dict() | {"estimate": found.as_dict()})
     else:
-        wide_console().print(describe(plan).render())
+        wide_console().print(describe(plan, work).render())
         wide_console().print(render_forecast(found, plan.config.limits))
     over = over_budget(plan.config.limits, found)
     if over:
@@ -233,9 +233,9 @@ def _estimate(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from lancer.pipeline.describe import plan_run
+    from lancer.pipeline.describe import validated
 
-    plan = plan_run(arguments.config, arguments.overrides)
+    plan = validated(arguments.config, arguments.overrides)
     if arguments.form == "json":
         _print_json({"valid": True, "queries": plan.inputs.table.num_rows, "notes": plan.inputs.notes})
         return 0
@@ -282,8 +282,9 @@ def _cost(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.folder import open_run
     from lancer.pipeline.foretold import compare_kept
     from lancer.pipeline.summary import wide_console
+    from lancer.storage import Storage, StorageConfig
 
-    run = open_run(arguments.run, arguments.endpoint)
+    run = open_run(arguments.run, Storage(StorageConfig(endpoint_override=arguments.endpoint)))
     cost, foretold = cost_of(run), compare_kept(run)
     if arguments.form == "json":
         _print_json(cost.as_dict() | {"foretold": [asdict(row) for row in foretold]})

@@ -55,7 +55,8 @@ class LimitsConfig(Closed):
     failed_cells: float = Field(0.1, ge=0, le=1)
     engine_restarts: int = Field(10, ge=0)  # of each replica
     attempts: int = Field(2, ge=1)  # of a query alone in an engine that dies, before it is set aside
-    stall_s: float = Field(1800, gt=0)  # without any call or shard finished
+    stall_s: float = Field(1800, gt=0)  # without any call or shard finished, once all engines have started
+    startup_s: float = Field(6 * 3600, gt=0)  # of an engine: a place in the cluster, a download, a corpus to embed
 
 
 class PriceConfig(Closed):

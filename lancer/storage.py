@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import email.utils
 import errno
 import hashlib
 import io
 import os
 import tempfile
 import threading
+import time
 import urllib.parse
 import uuid
 from collections.abc import Iterator
@@ -181,6 +183,17 @@ class Storage:
         found = self._list_s3(prefix_uri, start) if is_remote(prefix_uri) else _list_local(prefix_uri, start)
         kept = (entry for entry in found if temporary or not is_temporary(entry.uri))
         return sorted(kept, key=lambda entry: entry.uri)
+
+    def now(self, uri: str) -> float:
+        """The time of the store of `uri`, in seconds since 1970: by the clock that `list` gives `modified` by."""
+        if is_remote(uri):
+            bucket, prefix = _split(uri.rstrip("/") + "/", key_optional=True)
+            with self._s3_errors(uri, "ListObjectsV2"):
+                answer = self._s3().list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
+            with contextlib.suppress(KeyError, ValueError):  # a server that does not say
+                date = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
+                return email.utils.parsedate_to_datetime(date).timestamp()
+        return time.time()
 
     def delete(self, uri: str) -> None:
         """Removes a file; nothing happens if there is none."""

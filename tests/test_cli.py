@@ -14,6 +14,7 @@ import pytest
 import lancer
 from lancer.cli import main
 from lancer.formats.runs import read_run
+from tests.pipeline.folders import RunMaker
 from tests.pipeline.small import write_small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,6 +113,26 @@ def test_a_plan_that_cannot_fit_shows_the_sum(
     assert "the plan needs 1.75 CPUs, this machine has 1: " in message
     assert "1 x 0.25 (bm25) + 1 x 0.5 (llm) + 1 x 0.5 (scorer) + 2 x 0.25 (workers)" in message
     assert "lower replicas, num_cpus or num_gpus of an engine, or ray.workers" in message
+
+
+def test_a_config_for_another_machine_is_valid_here(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert main(["validate", "config.yaml", "engines.scorer.num_gpus=1000"]) == 0
+    assert main(["plan", "config.yaml", "engines.scorer.num_gpus=1000"]) == 4
+
+
+def test_plan_needs_what_is_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    run = RunMaker(tmp_path, "engines.llm.num_cpus=1000")
+    (tmp_path / "config.json").write_text(run.config.model_dump_json())
+    other = [str(tmp_path / "config.json"), "select.selectors=[max]"]
+    assert main(["plan", *other]) == 4
+    run.begin("finished")
+    for shard in run.plan.shards:
+        run.shard(shard)
+    assert main(["plan", *other]) == 0
+    assert main(["run", "--dry-run", *other]) == 0
+    assert main(["run", "--dry-run", "--overwrite", *other]) == 4
 
 
 def test_plan_shows_stages_pools_and_their_sum(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

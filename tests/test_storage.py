@@ -425,3 +425,12 @@ def test_a_silent_endpoint_is_a_storage_error_without_its_password(monkeypatch: 
 def test_a_malformed_endpoint_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="http://host:port"):
         Storage(StorageConfig(endpoint_override="localhost")).read("s3://b/k")
+
+
+@pytest.mark.s3
+def test_the_time_of_a_store_is_that_of_its_files(s3: Storage, base: str, tmp_path: Path) -> None:
+    for storage, folder in ((s3, base), (Storage(), str(tmp_path))):
+        before = storage.now(folder)
+        storage.write(join(folder, "x"), b"x")
+        (entry,) = storage.list(folder)
+        assert before - 2 <= entry.modified <= storage.now(folder) + 2

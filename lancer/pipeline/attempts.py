@@ -27,6 +27,12 @@ def clear(storage: Storage, root: str) -> None:
         storage.delete(entry.uri)
 
 
+def begun(storage: Storage, root: str) -> list[str]:
+    """The shards that are in work, ascending."""
+    names = (entry.uri.rsplit("/", 1)[-1] for entry in storage.list(join(root, FOLDER)))
+    return [name.removesuffix(".json") for name in names]
+
+
 def end(storage: Storage, root: str, shard: str) -> None:
     """The shard is finished. For the driver: a worker may have to do again what the driver has not heard of."""
     storage.delete(_uri(root, shard))

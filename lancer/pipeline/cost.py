@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from lancer import schema
-from lancer.config import Config
+from lancer.config import Config, PriceConfig
 from lancer.engines.protocols import EngineClock
 from lancer.errors import OutputError
 from lancer.pipeline.folder import RunFolder, Session, open_run, read_all, read_list
@@ -23,6 +25,7 @@ from lancer.pipeline.pricing import (
     PerThousand,
     Priced,
     Sums,
+    Terms,
     Unit,
     add_up,
     by_engine,
@@ -34,6 +37,7 @@ from lancer.pipeline.pricing import (
     unit_of,
 )
 from lancer.stages.records import LedgerRecord
+from lancer.storage import Storage, StorageConfig
 
 NO_STAGE: Final = "(no stage)"  # engines that were held without a call in the ledger
 # Tokens that are paid for and in no record of now: of calls under way or killed, answered from the journal since, or of
@@ -174,7 +178,7 @@ def _difference(expected: float, found: float) -> float | None:
 
 def read_cost(root: str, endpoint: str | None = None) -> Cost:
     """Reads a run folder, local or s3://, of a run that may still be going on. Errors as those of `open_run`."""
-    return cost_of(open_run(root, endpoint))
+    return cost_of(open_run(root, Storage(StorageConfig(endpoint_override=endpoint))))
 
 
 def cost_of(run: RunFolder) -> Cost:
@@ -271,18 +275,43 @@ def uses_of(config: Config, named: Iterable[str], sessions: Iterable[Session]) -
         uses[name] = _unused(config, same, name)
     for session in sessions:
         for name, clocks in _clocks(session, same).items():
-            uses[name] = (uses.get(name) or _unused(config, same, name)).with_clocks(clocks)
+            terms = _terms_then(config, session, name)
+            use = uses.get(name) or _unused(config, same, name, terms)
+            uses[name] = use.with_clocks(clocks, terms)
     return uses
 
 
-def _unused(config: Config, same: dict[str, str], name: str) -> EngineUse:
-    prices = (price for other, price in config.prices.items() if same[other] == name)
-    return EngineUse(name=name, devices=_devices(config, name), price=next(prices, None))
+def _unused(config: Config, same: dict[str, str], name: str, then: Terms | None = None) -> EngineUse:
+    """`then`: the terms of an engine that is of a config that is gone."""
+    terms = then if then and name not in config.engines else _terms(config, same, name)
+    return EngineUse(name=name, devices=terms.devices, price=terms.price)
 
 
-def _devices(config: Config, name: str) -> float:
-    """Of one replica: its GPUs, or the process where it has none (or is of a config that is gone)."""
-    return getattr(config.engines.get(name), "num_gpus", 0) or 1.0
+def terms_of(config: Config, names: Iterable[str]) -> dict[str, Terms]:
+    """What these engines are paid by; a session writes it down, as a later one may have another config."""
+    same = same_engines(config)
+    return {name: _terms(config, same, name) for name in names}
+
+
+def _terms(config: Config, same: dict[str, str], name: str) -> Terms:
+    """Devices of one replica: its GPUs, or the process where it has none (or is of a config that is gone)."""
+    prices = (price for other, price in config.prices.items() if same[other] == same.get(name))
+    return Terms(getattr(config.engines.get(name), "num_gpus", 0) or 1.0, next(prices, None))
+
+
+def _terms_then(config: Config, session: Session, name: str) -> Terms:
+    """Those of a session; where it has written none down, and for a price that nobody had set by then, those of now."""
+    same = same_engines(config)
+    now = _terms(config, same, name)
+    written = session.record.get("terms", {})
+    found = next((terms for other, terms in written.items() if same.get(other, other) == name), None)
+    if found is None:
+        return now
+    try:
+        price = now.price if found["price"] is None else PriceConfig.model_validate(found["price"])
+    except ValidationError as error:
+        raise OutputError(f"session {session.token} was written by another version of lancer: {error}") from None
+    return Terms(found["devices"], price)
 
 
 def _clocks(session: Session, same: dict[str, str]) -> dict[str, list[EngineClock]]:
@@ -299,14 +328,13 @@ def _clocks(session: Session, same: dict[str, str]) -> dict[str, list[EngineCloc
 def _session_time(config: Config, same: dict[str, str], session: Session) -> SessionTime:
     clocks = _clocks(session, same)
     held_s = session.record.get("engines_s")
+    devices = {name: _terms_then(config, session, name).devices for name in clocks}
     return SessionTime(
         session=session.token,
         host=str(session.record["host"]),
         status=session.status,
         wall_s=session.seconds,
         held_s=session.seconds if held_s is None else float(held_s),
-        devices=sum(len(of) * _devices(config, name) for name, of in clocks.items()),
-        engine_s=sum(
-            (c.startup_s + c.busy_s + c.idle_s) * _devices(config, name) for name, of in clocks.items() for c in of
-        ),
+        devices=sum(len(of) * devices[name] for name, of in clocks.items()),
+        engine_s=sum((c.startup_s + c.busy_s + c.idle_s) * devices[name] for name, of in clocks.items() for c in of),
     )

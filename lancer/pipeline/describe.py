@@ -14,26 +14,38 @@ from lancer.config import load_config
 from lancer.pipeline import hardware
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.plan import Plan, make_plan
+from lancer.pipeline.resume import Mode, Work, find_work
+from lancer.pipeline.store import RunStore
 from lancer.storage import Storage
 
 
-def plan_run(path: str, overrides: Iterable[str]) -> Plan:
-    """Reads and checks everything that can be checked without an engine.
-
-    Against this machine's hardware only where the run would start a local Ray; a cluster's is checked when it is there.
-    """
+def validated(path: str, overrides: Iterable[str], mode: Mode = "resume") -> Plan:
+    """Reads and checks everything that can be checked without an engine, and on any machine."""
     config = load_config(path, overrides)
     storage = Storage(config.storage)
-    plan = make_plan(config, read_inputs(config, storage), storage)
+    inputs = read_inputs(config, storage)
     storage.check_writable(config.output)
+    before = None if mode == "overwrite" else RunStore(storage, config.output).read_json()
+    return make_plan(config, inputs, storage, shard_bits=before.get("shard_bits") if before else None)
+
+
+def plan_run(path: str, overrides: Iterable[str], mode: Mode = "resume") -> tuple[Plan, Work]:
+    """The same, and what there is to do, checked against this machine's hardware.
+
+    That only where the run would start a local Ray; a cluster's hardware is checked when it is there.
+    """
+    plan = validated(path, overrides, mode)
+    config, store = plan.config, RunStore(Storage(plan.config.storage), plan.config.output)
+    work = Work({}, frozenset(), {}, plan.shards) if mode == "overwrite" else find_work(plan, store)
     if config.ray.address is None and "RAY_ADDRESS" not in os.environ:
-        hardware.check_fits(plan, *hardware.this_machine(config.ray.num_cpus), "this machine")
-    return plan
+        machine = hardware.this_machine(config.ray.num_cpus)
+        hardware.check_fits(hardware.needs(plan, work), *machine, "this machine")
+    return plan, work
 
 
 @dataclass(frozen=True)
 class Description:
-    """`stages`: name, reads, adds, engines, fingerprint; `hardware`: one line per pool."""
+    """`stages`: name, reads, adds, engines, fingerprint; `hardware`: one line per pool that is needed."""
 
     stages: list[dict[str, Any]]
     hardware: list[dict[str, Any]]
@@ -69,8 +81,8 @@ class Description:
         return Group(stages, "", pools, "", *(f"note: {note}" for note in self.notes), last)
 
 
-def describe(plan: Plan) -> Description:
-    """The plan's description."""
+def describe(plan: Plan, work: Work) -> Description:
+    """The description of a plan with so much to do."""
     return Description(
         stages=[
             {
@@ -82,7 +94,7 @@ def describe(plan: Plan) -> Description:
             }
             for s in plan.stages
         ],
-        hardware=[asdict(need) for need in hardware.needs(plan)],
+        hardware=[asdict(need) for need in hardware.needs(plan, work)],
         queries=plan.inputs.table.num_rows,
         shards=len(plan.shards),
         documents=f"{plan.source.kind} {plan.source.location}",

@@ -25,7 +25,7 @@ def estimate_plan(plan: Plan, storage: Storage, *, sample: int = SAMPLE, rates: 
 
     Errors as those of `rehearse` and `read_experience`.
     """
-    known = None if rates is None else read_experience(rates, plan, plan.config.storage.endpoint_override)
+    known = None if rates is None else read_experience(rates, plan, storage)
     rehearsed = rehearse(plan, storage, sample=sample, sub_questions=known.sub_questions if known else ())
     records = known.records(rehearsed.records) if known else rehearsed.records
     replicas = {name: engine.replicas for name, engine in plan.config.engines.items()}

@@ -15,6 +15,7 @@ from lancer.pipeline.forecast import Rate, Rates
 from lancer.pipeline.plan import Plan
 from lancer.pipeline.pricing import EngineUse
 from lancer.stages.records import LedgerRecord
+from lancer.storage import Storage
 
 _PLACE: Final = frozenset({"replicas", "num_cpus"})  # fields of an engine that say where, not how fast one replica is
 TYPICAL: Final = 500  # sub-questions that are looked at
@@ -57,9 +58,9 @@ class Experience:
         return [self.habits[r.stage].of(r) if r.stage in self.habits else r for r in known]
 
 
-def read_experience(root: str, plan: Plan, endpoint: str | None = None) -> Experience:
+def read_experience(root: str, plan: Plan, storage: Storage | None = None) -> Experience:
     """Of a run folder, for a plan. InputError: no run is there, or its engines have done nothing yet."""
-    run = open_run(root, endpoint)
+    run = open_run(root, storage)
     cost = cost_of(run)
     notes: list[str] = []
     engines: dict[str, Rate] = {}

@@ -4,7 +4,7 @@ checked, and what is stale is removed."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -47,13 +47,14 @@ def remove_stale(plan: Plan, store: RunStore) -> None:
                 store.storage.delete(entry.uri)
 
 
-def write_run_files(plan: Plan, store: RunStore) -> list[str]:
+def write_run_files(plan: Plan, store: RunStore, before_commit: Callable[[], None] = lambda: None) -> list[str]:
     """Writes the run files, shard by shard, in the requests' order inside a shard; returns their names.
 
     `run.trec` is the first selector's ranking, `run.<selector>.trec` those of further ones; `run.<name>.trec` is what a
     step of reranking kept, in its order. On the way each file of the final tables is read and compared with the digest
     in its name: nothing else looks at most of them. A step that kept nothing of any query has no file: a run without a
-    line is none. DamagedError: some are not what was written; they are removed, so that they are made again.
+    line is none. What `before_commit` raises leaves the old run files. DamagedError: some are not what was written;
+    they are removed, so that they are made again.
     """
     runs = list(_runs(plan))
     there = final_parts(plan, store)
@@ -73,6 +74,7 @@ def write_run_files(plan: Plan, store: RunStore) -> list[str]:
                 store.storage.delete(error.uri)
             others = f"; so are {len(damaged) - 1} other files" if damaged[1:] else ""
             raise DamagedError(damaged[0].uri, damaged[0].reason + others)
+        before_commit()
     empty = [run.name for run in runs if run.only_kept and run.name not in kept]
     for name in empty:
         store.storage.delete(store.uri(name))

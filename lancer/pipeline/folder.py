@@ -7,7 +7,6 @@ other settings or earlier requests lie beside them and do not count.
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +23,7 @@ from lancer.pipeline.lease import DEAD_S, FOLDER, dead_here, read_session, token
 from lancer.pipeline.named import without_digest
 from lancer.pipeline.plan import Plan
 from lancer.pipeline.store import RunStore, in_order
-from lancer.storage import Entry, Storage, StorageConfig
+from lancer.storage import Entry, Storage
 
 SHARDS: Final = "shards.parquet"
 
@@ -60,11 +59,15 @@ class ShardFiles:
 
 @dataclass(frozen=True)
 class Session:
-    """A session's record, and when the store last took it, in seconds since 1970 by the store's clock."""
+    """A session's record; when the store last took it and when it was read, in seconds since 1970 by the store's clock.
+
+    So the clocks of the session's host and of this one, which may differ, are not compared.
+    """
 
     token: int
     record: dict[str, Any]
     written: float
+    read: float
 
     @property
     def seconds(self) -> float:
@@ -72,15 +75,15 @@ class Session:
         return _epoch(self.record["heartbeat"]) - _epoch(self.record["started"])
 
     @property
-    def heartbeat(self) -> float:
-        """The last one, in seconds since 1970 by its host's clock."""
-        return _epoch(self.record["heartbeat"])
+    def silent_s(self) -> float:
+        """Since its last heartbeat."""
+        return max(0.0, self.read - self.written)
 
     @property
     def alive(self) -> bool:
         """Whether it still writes, by its process where that is on this host, else by its last heartbeat."""
         running = self.record.get("status") == "running" and not dead_here(self.record)
-        return running and time.time() - self.heartbeat <= DEAD_S
+        return running and self.silent_s <= DEAD_S
 
     @property
     def status(self) -> str:
@@ -127,12 +130,12 @@ class RunFolder:
         return {without_digest(entry.uri): entry for entry in self.store.storage.list(self.store.uri(folder))}
 
 
-def open_run(root: str, endpoint: str | None = None) -> RunFolder:
-    """Reads what a run folder says of itself; `endpoint` is of its object store.
+def open_run(root: str, storage: Storage | None = None) -> RunFolder:
+    """Reads what a run folder says of itself, from its store.
 
     InputError: no run. OutputError: written by another version. StorageError: the store does not answer.
     """
-    storage = Storage(StorageConfig(endpoint_override=endpoint))
+    storage = storage or Storage()
     store = RunStore(storage, root.rstrip("/") or "/")
     record = store.read_json()
     if record is None:
@@ -162,11 +165,12 @@ def _shards(store: RunStore, stages: Sequence[str]) -> tuple[ShardFiles, ...]:
 def read_sessions(store: RunStore) -> tuple[Session, ...]:
     """The records of a run's sessions, in order, without those that cannot be read."""
     found = []
+    now = store.storage.now(store.root)
     for entry in store.storage.list(store.uri(FOLDER)):
         name = entry.uri.rsplit("/", 1)[-1].removesuffix(".json")
         record = read_session(store.storage, store.root, int(name)) if name.isdecimal() else {}
         if record:
-            found.append(Session(int(name), record, entry.modified))
+            found.append(Session(int(name), record, entry.modified, now))
     return tuple(found)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lancer.errors import PlanError
 from lancer.pipeline.plan import Plan
+from lancer.pipeline.resume import Work
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,23 @@ class Need:
     gpus: float
 
 
-def needs(plan: Plan) -> list[Need]:
-    """The engine pools, one per distinct config of those that stages use, and the workers that carry shards."""
-    used = dict.fromkeys(name for stage in plan.stages for name in stage.stage.engines)
+def engines_needed(plan: Plan, work: Work) -> list[str]:
+    """The engines that stages with work left call, and the index where it holds the documents' texts."""
+    if not work.todo:
+        return []
+    names = dict.fromkeys(name for p in plan.stages if work.needs(p.name) for name in p.stage.engines)
+    if plan.source.kind == "index":
+        names[plan.source.location] = None
+    return list(names)
+
+
+def needs(plan: Plan, work: Work) -> list[Need]:
+    """The engine pools, one per distinct config of those needed, and the workers that carry shards. Nothing for what is
+    finished: a new selector over a finished matrix needs no GPU."""
+    if not work.todo:
+        return []
     pools: dict[str, list[str]] = {}
-    for name in used:
+    for name in engines_needed(plan, work):
         pools.setdefault(plan.config.engines[name].model_dump_json(), []).append(name)
     ray = plan.config.ray
     return [
@@ -40,9 +54,8 @@ def _pool(plan: Plan, names: list[str]) -> Need:
     return Need(" = ".join(names), config.kind, config.replicas, config.num_cpus, gpus)
 
 
-def check_fits(plan: Plan, cpus: float, gpus: float, where: str) -> None:
+def check_fits(wanted: Sequence[Need], cpus: float, gpus: float, where: str) -> None:
     """PlanError when the pools and workers together want more than there is."""
-    wanted = needs(plan)
     for unit, have, total in (
         ("CPUs", cpus, sum(n.count * n.cpus for n in wanted)),
         ("GPUs", gpus, sum(n.count * n.gpus for n in wanted)),

@@ -51,9 +51,19 @@ class Lease:
             self._thread.start()
 
     def check(self) -> None:
-        """OutputError when another session has taken the folder."""
+        """OutputError when another session has taken the folder, by the last heartbeat: some seconds ago."""
         if self.lost:
             raise OutputError(self.lost)
+
+    def look(self) -> None:
+        """The same, by the folder now: before something is removed or replaced there."""
+        self._look()
+        self.check()
+
+    def _look(self) -> None:
+        later = [t for t in tokens(self._storage, self._root) if t > self.token]
+        if later:
+            self.lost = f"another session ({later[-1]}) has taken {self._root} over; this one stops"
 
     def release(self, status: str) -> None:
         """Ends the heartbeat and writes the session's last record."""
@@ -70,11 +80,10 @@ class Lease:
         while not self._end.wait(BEAT_S):
             try:
                 self._write("running")
-                later = [t for t in tokens(self._storage, self._root) if t > self.token]
+                self._look()
             except LancerError:
                 continue  # the store may be back at the next beat; what matters, commits, reports its own errors
-            if later:
-                self.lost = f"another session ({later[-1]}) has taken {self._root} over; this one stops"
+            if self.lost:
                 return
 
     def _write(self, status: str) -> None:
@@ -170,6 +179,7 @@ def _holder(token: int) -> dict[str, Any]:
     return {
         "token": token,
         "host": socket.gethostname(),
+        "place": _place(),
         "pid": os.getpid(),
         "born": _born(os.getpid()),
         "started": _now(),
@@ -177,11 +187,23 @@ def _holder(token: int) -> dict[str, Any]:
 
 
 def dead_here(holder: dict[str, Any]) -> bool:
-    """The holder ran on this host and its process is gone, or is another one under the same number."""
-    if holder.get("host") != socket.gethostname():
+    """The holder ran where this process runs and its process is gone, or is another one under the same number."""
+    if holder.get("host") != socket.gethostname() or not holder.get("place") or holder["place"] != _place():
         return False
     pid = holder.get("pid")
     return not isinstance(pid, int) or _born(pid) != holder.get("born")
+
+
+def _place() -> str | None:
+    """Where process numbers mean the same: this boot of this machine, and the container's namespace of processes.
+
+    Host names do not tell: two containers, or two cloned machines, may have the same one. None where Linux is not.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as boot:
+            return f"{boot.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
 
 
 def _born(pid: int) -> str | None:

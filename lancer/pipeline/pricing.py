@@ -47,9 +47,25 @@ class Money:
         return {"usd": self.known, "without_price": sorted(self.without)}
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What an engine is paid by: the devices of one replica, and its price."""
+
+    devices: float = 1.0
+    price: PriceConfig | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"devices": self.devices, "price": self.price and self.price.model_dump(mode="json")}
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineUse:
-    """An engine over all sessions: seconds, calls and tokens of its replicas added up. `devices`: of one replica."""
+    """An engine over all sessions: seconds, calls and tokens of its replicas added up.
+
+    `devices` (of one replica) and `price` are its terms now. Of sessions on other terms: `more_device_s` is what they
+    held beyond so many devices, `more_usd` what they paid beyond this price.
+    """
 
     name: str
     devices: float = 1.0
@@ -62,11 +78,13 @@ class EngineUse:
     tokens: int = 0  # prompts, with cached ones, and outputs
     cached_tokens: int = 0
     output_tokens: int = 0
+    more_device_s: float = 0.0
+    more_usd: float = 0.0
 
     @property
     def device_s(self) -> float:
         """Seconds for which its devices were held."""
-        return (self.startup_s + self.busy_s + self.idle_s) * self.devices
+        return (self.startup_s + self.busy_s + self.idle_s) * self.devices + self.more_device_s
 
     @property
     def spent(self) -> Money:
@@ -76,19 +94,29 @@ class EngineUse:
             prompt=prompt, cached=self.cached_tokens, output=self.output_tokens
         )
 
-    def with_clocks(self, clocks: Sequence[EngineClock]) -> EngineUse:
-        """With what its replicas did in one more session."""
-        return replace(
+    def with_clocks(self, clocks: Sequence[EngineClock], terms: Terms | None = None) -> EngineUse:
+        """With what its replicas did in one more session, on its own terms or others."""
+        added = replace(
             self,
             replicas=max(self.replicas, len(clocks)),
             **{name: getattr(self, name) + sum(getattr(c, name) for c in clocks) for name in _CLOCKED},
         )
+        if terms is None or terms == Terms(self.devices, self.price):
+            return added
+        then = EngineUse(name=self.name, devices=terms.devices, price=terms.price).with_clocks(clocks)
+        now = replace(then, price=self.price)
+        return replace(
+            added,
+            more_device_s=self.more_device_s + then.device_s * (1 - self.devices / terms.devices),
+            more_usd=self.more_usd + then.spent.usd - now.spent.usd,
+        )
 
     def for_time(self, device_s: float) -> Money:
-        """What so many seconds of a device cost."""
+        """What so many seconds of a device cost; those of all sessions on other terms bear what these were dearer."""
+        more = self.more_usd * device_s / self.device_s if self.more_usd and self.device_s else 0.0
         if self.price is None:
-            return Money(without=frozenset({self.name}))
-        return Money(device_s / HOUR_S * self.price.usd_per_device_hour)
+            return Money(more, without=frozenset({self.name}))
+        return Money(device_s / HOUR_S * self.price.usd_per_device_hour + more)
 
     def for_tokens(self, *, prompt: int, cached: int, output: int) -> Money:
         """What so many tokens cost; `prompt` includes the cached ones."""

@@ -1,7 +1,7 @@
 """`lancer status`: how far a run is, who carries it out, what has failed and been spent. From another process, no Ray.
 
-What is done is what lies in the folder, and since when by the store's clock, so that no other clock matters. Ray takes
-up shards in order: those being worked on are the first unfinished ones, as many as may be in flight.
+What is done is what lies in the folder, and since when by the store's clock, so that no other clock matters. What is
+being worked on are the shards of `attempts/`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from lancer import schema
 from lancer.errors import DamagedError, InputError
+from lancer.pipeline import attempts
 from lancer.pipeline.cost import engine_uses
 from lancer.pipeline.folder import RunFolder, Session, ShardFiles, open_run, read_all, read_list
 from lancer.pipeline.pricing import HOUR_S, Money
 from lancer.pipeline.store import RunStore, parquet_bytes
 from lancer.stages.records import QUERY_REASONS
-from lancer.storage import Entry
+from lancer.storage import Entry, Storage, StorageConfig
 
 RECENT_S: Final = 300.0
 LAST_FAILURES: Final = 5
@@ -118,7 +119,7 @@ class StatusReader:
 
     def read(self) -> Status:
         """The status now. Errors as those of `open_run`."""
-        run = open_run(self._root, self._endpoint)
+        run = open_run(self._root, Storage(StorageConfig(endpoint_override=self._endpoint)))
         listed = _Listing(run)
         failures = self._newest_failures(listed)
         finished = sum(shard.queries for shard in run.shards if listed.whole(shard))
@@ -178,9 +179,10 @@ class _Listing:
         at: Counter[str] = Counter()
         if not self._run.sessions or not self._run.sessions[-1].alive:
             return at
-        unfinished = [shard for shard in self._run.shards if not self.whole(shard)]
-        for shard in unfinished[: self._run.config.ray.workers]:
-            at[next(stage for stage in self._run.stages if not self.part(shard, stage))] += shard.queries
+        begun = set(attempts.begun(self._run.store.storage, self._run.store.root))
+        for shard in self._run.shards:
+            if shard.id in begun and not self.whole(shard):
+                at[next(stage for stage in self._run.stages if not self.part(shard, stage))] += shard.queries
         return at
 
     def rate(self, stage: str) -> Rate:
@@ -240,7 +242,7 @@ def _holder(session: Session) -> Holder:
         pid=record["pid"],
         started=record["started"],
         heartbeat=record["heartbeat"],
-        heartbeat_age_s=max(0.0, time.time() - session.heartbeat),
+        heartbeat_age_s=session.silent_s,
         alive=session.alive,
         status=session.status,
     )

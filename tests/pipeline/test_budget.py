@@ -40,6 +40,16 @@ def test_a_session_is_added_to_the_earlier_ones(tmp_path: Path) -> None:
     assert caught.value.exit_code == 7
 
 
+def test_what_was_spent_does_not_change_with_the_config(tmp_path: Path) -> None:
+    run = RunMaker(tmp_path, PRICES, "limits.usd=100")
+    run.begin()
+    price = run.config.prices["llm"].model_dump(mode="json")
+    run.session(CLOCK, status="finished", terms={"llm": {"devices": 1.0, "price": price}})
+    cheaper = RunMaker(tmp_path, "prices.llm={usd_per_device_hour: 1}", "limits.usd=100")
+    assert budget(cheaper).spent({}, 0).money.usd == pytest.approx(3.0)
+    assert budget(cheaper).spent({"llm": [CLOCK]}, 0).money.usd == pytest.approx(3.0 + 1.0)
+
+
 def test_nothing_is_checked_without_a_limit(tmp_path: Path) -> None:
     run = RunMaker(tmp_path, PRICES)
     budget(run).check({"llm": [CLOCK]}, 1e9)

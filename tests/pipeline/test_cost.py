@@ -176,6 +176,31 @@ def test_devices_are_gpus_where_an_engine_has_them(tmp_path: Path) -> None:
     assert cost.sessions[0].difference == pytest.approx(0, abs=1e-3)
 
 
+def test_a_session_is_paid_by_the_terms_of_its_time(tmp_path: Path) -> None:
+    """Six dollars an hour then, on four devices; two now, on one. A session without terms counts as now."""
+    run = finished(tmp_path, "prices.llm={usd_per_device_hour: 2}")
+    then = {"llm": {"devices": 4.0, "price": {"usd_per_device_hour": 6}}}
+    for terms in (then, {"llm": {"devices": 1.0, "price": None}}, {}):
+        run.session(clock(600, 2400, 600), status="finished", terms=terms, started=ago(3600), heartbeat=ago(0))
+    cost = read_cost(run.store.root)
+    assert [s.devices for s in cost.sessions] == [4, 1, 1]
+    assert [s.difference for s in cost.sessions] == [pytest.approx(0, abs=1e-3)] * 3
+    assert cost.total.device_s == pytest.approx((4 + 1 + 1) * 3600)
+    assert cost.total.money.known == pytest.approx(4 * 6 + 2 + 2)
+    assert StatusReader(run.store.root).read().spent.usd == pytest.approx(28)
+
+
+def test_an_engine_that_has_another_name_now_is_paid_as_it_was(tmp_path: Path) -> None:
+    run = finished(tmp_path, PRICED)
+    was = {"old": {"devices": 8.0, "price": {"usd_per_device_hour": 1, "usd_per_million_output_tokens": 10}}}
+    clocks = replace(clock(600, 2400, 600, 10, 200_000), output_tokens=100_000)
+    run.session(result={"engines": {"old": [asdict(clocks)]}, "stages": []}, terms=was, status="finished")
+    (spend,) = (s for s in StatusReader(run.store.root).read().spend if s.engine == "old")
+    assert spend.device_hours == pytest.approx(8)
+    assert spend.money.known == pytest.approx(8 + 1)
+    assert read_cost(run.store.root).sessions[0].devices == 8
+
+
 def test_a_record_of_another_version_is_named(tmp_path: Path) -> None:
     run = finished(tmp_path)
     run.session(result={"engines": {"llm": [{"busy_s": 1.0}]}, "stages": []})

@@ -337,7 +337,9 @@ def test_a_server_that_is_gone_ends_the_run_resumably(served: Served) -> None:
 
 def test_a_hang_is_noticed_and_says_what_each_engine_was_doing(served: Served) -> None:
     served.rater.fault = lambda request: Reply(wait_s=60) if served.rater.asked.total() > 10 else None
-    with pytest.raises(EngineError, match=r"nothing has moved for \d+ s \(limits\.stall_s\): llm .* can be resumed"):
+    silent = r"nothing has moved for \d+ s \(limits\.stall_s\): "
+    doing = r"llm: .*\(generate\) for \d+ s; shard [01]+ in judge.*; the run can be resumed"
+    with pytest.raises(EngineError, match=silent + doing):
         run(served.config("limits.stall_s=2"))
 
 
@@ -401,6 +403,7 @@ def test_damaged_final_tables_are_found_and_made_again(
     result = run(again(copied, undisturbed))
     assert run_bytes(copied / "run") == run_bytes(undisturbed / "run")
     assert calls(result) == NOTHING
+    assert {s.queries for s in result.stages} == {len(REQUESTS)}, "what is done again counts once"
     for table in tables:
         assert sorted(f.name for f in table.iterdir()) == before[table.name]
         for file in table.iterdir():

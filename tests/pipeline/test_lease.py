@@ -124,6 +124,33 @@ def test_another_process_with_the_same_number_is_not_the_holder(tmp_path: Path, 
     assert "is gone" in said[0]
 
 
+def test_a_holder_in_another_container_or_machine_of_the_same_name_is_waited_for(
+    tmp_path: Path, said: list[str]
+) -> None:
+    take(Storage(), str(tmp_path), said.append)
+    file = Path(session_uri(str(tmp_path), 1))
+    record = json.loads(file.read_text())
+    boot, space = record["place"].split()
+    gone = {"pid": 2**22 + 1}
+    assert module.dead_here(record | gone)
+    for elsewhere in (f"another-boot {space}", f"{boot} pid:[1]", None):
+        assert not module.dead_here(record | gone | {"place": elsewhere})
+    del record["place"]  # of another version
+    assert not module.dead_here(record | gone)
+
+
+def test_a_look_sees_at_once_who_has_taken_the_folder(tmp_path: Path, said: list[str]) -> None:
+    storage, root = Storage(), str(tmp_path)
+    lease = take(storage, root, said.append)
+    lease.look()
+    storage.create(session_uri(root, 2), b"{}")
+    lease.check()
+    with pytest.raises(OutputError, match=r"another session \(2\) has taken .* over; this one stops"):
+        lease.look()
+    with pytest.raises(OutputError, match="this one stops"):
+        lease.check()
+
+
 def test_a_silent_holder_elsewhere_is_waited_for(tmp_path: Path, said: list[str]) -> None:
     take(Storage(), str(tmp_path), said.append)
     from_elsewhere(tmp_path)

@@ -17,8 +17,11 @@ from rich.console import Console
 from lancer.cli import main
 from lancer.engines.protocols import EngineClock
 from lancer.errors import InputError, OutputError
+from lancer.pipeline import folder
+from lancer.pipeline.attempts import Attempts
 from lancer.pipeline.folder import SHARDS
 from lancer.pipeline.lease import session_uri
+from lancer.pipeline.plan import Shard
 from lancer.pipeline.status import Status, StatusReader
 from lancer.pipeline.status_tables import render_status
 from lancer.storage import Storage, StorageConfig
@@ -50,14 +53,21 @@ def sizes(run: RunMaker) -> list[int]:
     return [shard.table.num_rows for shard in run.plan.shards]
 
 
+def in_work(run: RunMaker, *shards: Shard) -> None:
+    """What workers that begin with these shards leave."""
+    for shard in shards:
+        Attempts.of(run.storage, run.store.root, shard.id, 2).begin()
+
+
 def test_a_run_going_on(run: RunMaker) -> None:
     run.begin()
     run.session()
-    first, second, *_ = run.plan.shards
+    first, second, *_, last = run.plan.shards
     run.shard(first)
     run.shard(second, stages=2)
+    in_work(run, first, second, last)
     found = status(run.store.root)
-    n1, n2, n3, *others = sizes(run)
+    n1, n2, *others, n3 = sizes(run)
     left = sum(others)
     assert (found.status, found.queries, found.finished) == ("running", len(REQUESTS), n1)
     assert [(s.stage, s.done, s.running, s.failed, s.to_do) for s in found.stages] == [
@@ -127,35 +137,58 @@ def test_a_finished_run_without_failures_reads_none_of_its_tables(run: RunMaker)
     assert found.rate.recent is None
 
 
-def _dead_process(record: dict[str, object]) -> None:
+def _dead_process(record: dict[str, object]) -> float:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     record["pid"] = gone.pid
+    return 0
 
 
-def _silent(record: dict[str, object]) -> None:
+def _silent(record: dict[str, object]) -> float:
     record.update(host="elsewhere", started=ago(100), heartbeat=ago(60))
+    return 60
 
 
-def _far(record: dict[str, object]) -> None:
+def _far(record: dict[str, object]) -> float:
     record.update(host="elsewhere", started=ago(100), heartbeat=ago(8))
+    return 8
+
+
+def _far_with_a_slow_clock(record: dict[str, object]) -> float:
+    record.update(host="elsewhere", started=ago(4000), heartbeat=ago(3608))
+    return 8
+
+
+def _silent_with_a_fast_clock(record: dict[str, object]) -> float:
+    record.update(host="elsewhere", started=ago(0), heartbeat=ago(-3600))
+    return 60
 
 
 @pytest.mark.parametrize(
     ("change", "alive", "said"),
-    [(_dead_process, False, "killed"), (_silent, False, "killed"), (_far, True, "running")],
+    [
+        (_dead_process, False, "killed"),
+        (_silent, False, "killed"),
+        (_far, True, "running"),
+        (_far_with_a_slow_clock, True, "running"),
+        (_silent_with_a_fast_clock, False, "killed"),
+    ],
 )
 def test_who_carries_it_out_and_whether_he_lives(
-    run: RunMaker, change: Callable[[dict[str, object]], None], alive: bool, said: str
+    run: RunMaker, change: Callable[[dict[str, object]], float], alive: bool, said: str
 ) -> None:
+    """`change` gives the seconds since the record was written."""
     run.begin()
     token = run.session()
+    in_work(run, *run.plan.shards[:2])
     record: dict[str, object] = {}
-    change(record)
+    written = time.time() - change(record)
     run.change(token, **record)
+    os.utime(session_uri(run.store.root, token), (written, written))
     found = status(run.store.root)
     assert found.session is not None
     assert (found.session.alive, found.session.status, found.status) == (alive, said, said)
+    assert found.session.heartbeat_age_s == pytest.approx(time.time() - written, abs=2)
     assert sum(s.running for s in found.stages) == (sum(sizes(run)[:2]) if alive else 0)
     assert ("goes on from there" in text(found)) is not alive
     assert f"process {found.session.pid} on {found.session.host}" in text(found)
@@ -258,7 +291,9 @@ def test_from_another_process_without_ray(run: RunMaker) -> None:
 
 
 @pytest.mark.s3
-def test_on_an_object_store(tmp_path: Path, s3_server: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_an_object_store(
+    tmp_path: Path, s3_server: S3Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = f"s3://{s3_server.create_bucket()}/campaign/run"
     storage = Storage(StorageConfig(endpoint_override=s3_server.endpoint))
     run = RunMaker(tmp_path, f"output={root}", "shard_queries=1", storage=storage)
@@ -273,5 +308,8 @@ def test_on_an_object_store(tmp_path: Path, s3_server: S3Server, capsys: pytest.
     assert (found["status"], found["finished"]) == ("running", n1)
     assert found["rate"]["recent"] == pytest.approx(n1, rel=0.1)
     run.change(token, host="elsewhere", heartbeat=ago(60), started=ago(90))
+    assert status(root, s3_server.endpoint).status == "running", "by the store's clock it was written just now"
+    monkeypatch.setattr(folder, "DEAD_S", 1.0)
+    time.sleep(3)  # the store's times are whole seconds
     assert status(root, s3_server.endpoint).status == "killed"
     assert storage.exists(session_uri(root, token))

@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Final
 
 import ray
@@ -27,8 +28,25 @@ from lancer.engines.tokenizers import context_of, model_tokens
 from lancer.errors import CallFailed, EngineDied, EngineError, EngineNotStarted, LancerError, unforeseen
 from lancer.storage import Storage
 
-CALLERS = 64  # threads of an actor: more than shards in flight, so that no call waits outside the engine
+CALLERS = 64  # threads of an actor that serve calls; further calls wait in Ray
+# Threads for what must not wait behind calls. A clock may wait for an engine that is being built, the others never do.
+GROUPS: Final = {"clock": 2, "signs": 2}
 BACK_S = 120.0  # a new process for an actor takes seconds; longer means that there is no place for it
+
+
+@dataclass(frozen=True)
+class Doing:
+    """Calls under way in a replica: how many, and the method and seconds of the oldest."""
+
+    calls: int = 0
+    oldest: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.calls:
+            return "no call under way"
+        what = "1 call" if self.calls == 1 else f"{self.calls} calls, the oldest"
+        return f"{what} ({self.oldest}) for {self.seconds:.0f} s"
 
 
 class EngineActor:
@@ -49,6 +67,8 @@ class EngineActor:
         self._before = NO_TIME  # of engines that died
         self._changed = threading.Condition()
         self._running, self._alone, self._alone_waiting = 0, False, 0
+        self._calls: dict[int, tuple[float, str]] = {}  # under way: when it came (monotonic), method
+        self._numbers = count()
 
     def _engine(self) -> Any:
         with self._building:
@@ -62,9 +82,20 @@ class EngineActor:
                 gc.freeze()  # what an engine is made of need not be looked at with the garbage of every call
             return self._built
 
+    @ray.method(concurrency_group="signs")
     def ping(self) -> None:
         """Answers when the process is there."""
 
+    @ray.method(concurrency_group="signs")
+    def doing(self) -> Doing:
+        """What it is at, also while every thread for calls is taken."""
+        calls = list(self._calls.values())
+        if not calls:
+            return Doing()
+        since, method = min(calls)
+        return Doing(len(calls), method, time.monotonic() - since)
+
+    @ray.method(concurrency_group="clock")
     def clock(self) -> EngineClock:
         """Starts the engine if need be. Start-up begins when the actor is asked for; engines that died count in."""
         if self._restarts < 0:
@@ -73,7 +104,7 @@ class EngineActor:
 
     def call(self, method: str, *args: Any, alone: bool = False, **options: Any) -> Any:
         """Calls one of the engine's methods."""
-        with self._place(alone):
+        with self._noted(method), self._place(alone):
             engine = self._engine()
             try:
                 return getattr(engine, method)(*args, **options)
@@ -91,6 +122,15 @@ class EngineActor:
                 raise
             except Exception as error:  # here it knows its place in the code
                 raise CallFailed(f"engine {self._name!r} failed: {unforeseen(error)}") from error
+
+    @contextmanager
+    def _noted(self, method: str) -> Iterator[None]:
+        number = next(self._numbers)
+        self._calls[number] = (time.monotonic(), method)
+        try:
+            yield
+        finally:
+            del self._calls[number]
 
     @contextmanager
     def _place(self, alone: bool) -> Iterator[None]:
@@ -144,7 +184,9 @@ class EnginePool:
         self, name: str, config: EngineConfig, source: DocumentSource, storage: Storage, *, restarts: int
     ) -> None:
         self.name, self.config = name, config
-        actor = ray.remote(EngineActor).options(
+        # concurrency groups cannot be given as options
+        remote: Any = ray.remote  # its types do not know concurrency groups
+        actor = remote(concurrency_groups=dict(GROUPS))(EngineActor).options(
             num_cpus=config.num_cpus,
             num_gpus=getattr(config, "num_gpus", 0),
             max_concurrency=CALLERS,
@@ -156,18 +198,25 @@ class EnginePool:
             actor.remote(config, source, storage, asked, name=name, restarts=restarts) for _ in range(config.replicas)
         ]
 
-    def wait_until_started(self, each_second: Callable[[], None] = lambda: None) -> None:
-        """Raises what kept an engine from starting, or what the check raises while it starts."""
+    def wait_until_started(self, each_second: Sequence[Callable[[], None]] = ()) -> None:
+        """Raises what kept an engine from starting, or what a check raises while it starts."""
         starting = {actor.clock.remote(): actor for actor in self._actors}
         while starting:
             ready, _ = ray.wait(list(starting), num_returns=1, timeout=1.0)
             self.call([(starting.pop(ref), ref) for ref in ready])
-            each_second()
+            for check in each_second:
+                check()
 
     def clocks(self, timeout: float | None = None) -> list[EngineClock]:
         """Of each replica; ray.exceptions.GetTimeoutError when they are not at hand in time."""
         clocks: list[EngineClock] = ray.get([actor.clock.remote() for actor in self._actors], timeout=timeout)
         return clocks
+
+    def doing(self, timeout: float) -> list[Doing | None]:
+        """What each replica is at; None for one that does not answer in time."""
+        asked = [actor.doing.remote() for actor in self._actors]
+        ray.wait(asked, num_returns=len(asked), timeout=timeout)
+        return [_at_hand(ref) for ref in asked]
 
     def kill(self) -> None:
         """Ends the actors and their engines."""
@@ -226,6 +275,14 @@ class EnginePool:
                 raise _too_often(self.name) from error
             else:
                 return
+
+
+def _at_hand(ref: ray.ObjectRef[Any]) -> Doing | None:
+    try:
+        doing: Doing = ray.get(ref, timeout=0)
+    except (ray.exceptions.RayError, TimeoutError):
+        return None
+    return doing
 
 
 class PooledText:

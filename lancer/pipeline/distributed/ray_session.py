@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import ray
 from ray.data import DataContext
@@ -15,12 +15,12 @@ from ray.data import DataContext
 from lancer.config import RayConfig
 from lancer.errors import EngineError, LancerError, unforeseen
 from lancer.pipeline import hardware
-from lancer.pipeline.plan import Plan
+from lancer.pipeline.hardware import Need
 
 
 @contextlib.contextmanager
-def ray_session(plan: Plan) -> Iterator[None]:
-    """The caller's Ray, the cluster's, or a local one for this run. PlanError when the plan does not fit.
+def ray_session(config: RayConfig, needs: Sequence[Need]) -> Iterator[None]:
+    """The caller's Ray, the cluster's, or a local one for this run. PlanError when what is needed does not fit.
 
     Errors that Ray wraps come out as what a worker raised; others as EngineError.
     """
@@ -28,12 +28,12 @@ def ray_session(plan: Plan) -> Iterator[None]:
     _quieten()
     if mine:
         handler = signal.getsignal(signal.SIGTERM)
-        _start(plan, plan.config.ray)
+        _start(config, needs)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray puts one of its own there, which exits without cleaning up
     try:
         total: dict[str, float] = ray.cluster_resources()
-        hardware.check_fits(plan, total.get("CPU", 0.0), total.get("GPU", 0.0), "the cluster")
+        hardware.check_fits(needs, total.get("CPU", 0.0), total.get("GPU", 0.0), "the cluster")
         context = DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.verbose_progress = False
@@ -46,10 +46,10 @@ def ray_session(plan: Plan) -> Iterator[None]:
             ray.shutdown()
 
 
-def _start(plan: Plan, config: RayConfig) -> None:
+def _start(config: RayConfig, needs: Sequence[Need]) -> None:
     address = config.address or os.environ.get("RAY_ADDRESS")
     if address is None:
-        hardware.check_fits(plan, *hardware.this_machine(config.num_cpus), "this machine")
+        hardware.check_fits(needs, *hardware.this_machine(config.num_cpus), "this machine")
         # "local": without an address it would join any cluster that `ray start` has started on this machine
         ray.init(
             "local",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
+import ray
 
-from lancer.engines.protocols import EngineClock
+from lancer.engines.protocols import EngineClock, Sampling
 from lancer.engines.sources import DocumentSource
 from lancer.engines.synthetic import SyntheticConfig
 from lancer.errors import CallFailed, EngineDied, EngineError
 from lancer.pipeline.distributed import engine_pool
-from lancer.pipeline.distributed.engine_pool import EngineActor, affinity
+from lancer.pipeline.distributed.engine_pool import Doing, EngineActor, EnginePool, affinity
 from lancer.prompts import decompose, judge
 from lancer.prompts.template import parse_template
 from lancer.storage import Storage
@@ -45,8 +47,8 @@ def test_prompts_from_a_file_without_our_marks_go_by_what_they_share() -> None:
     assert one == other != far
 
 
-def actor_of(engine: object, monkeypatch: pytest.MonkeyPatch, restarts: int = 0) -> EngineActor:
-    """An actor, in this process, that builds `engine` whenever it builds one."""
+def actor_of(engine: object, monkeypatch: pytest.MonkeyPatch, restarts: int = 0) -> Any:
+    """An `EngineActor`, in this process, that builds `engine` whenever it builds one; Ray's types call no method."""
     monkeypatch.setattr(engine_pool, "build_engine", lambda *config: engine)
     source = DocumentSource("corpus", "x", "y")
     return EngineActor(SyntheticConfig(), source, Storage(), time.time(), name="llm", restarts=restarts)
@@ -134,3 +136,37 @@ def test_what_nobody_foresaw_in_an_engine_is_a_failed_call_with_its_place(monkey
     actor = actor_of(Broken(), monkeypatch)
     with pytest.raises(CallFailed, match=r"engine 'llm' failed: RuntimeError: a slip \(lancer/.*engine_pool\.py:\d+"):
         actor.call("work")
+
+
+def test_an_actor_says_how_many_calls_it_has_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    actor = actor_of(engine, monkeypatch)
+    seen: list[Doing] = []
+    monkeypatch.setattr(engine, "work", lambda kind: seen.append(actor.doing()))
+    actor.call("work", "shared")
+    assert [(d.calls, d.oldest) for d in seen] == [(1, "work")]
+    assert 0 <= seen[0].seconds < 5
+    assert str(Doing(2, "score", 71.4)) == "2 calls, the oldest (score) for 71 s"
+    assert (actor.doing(), str(actor.doing())) == (Doing(), "no call under way")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("session_ray")
+def test_signs_of_life_do_not_wait_behind_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_pool, "CALLERS", 1)
+    source = DocumentSource("corpus", "x", "y")
+    pool = EnginePool("llm", SyntheticConfig(latency_s=30), source, Storage(), restarts=0)
+    try:
+        pool.wait_until_started()
+        actor = pool.replica("")
+        prompts, sampling = [[{"role": "user", "content": "x"}]], Sampling(max_tokens=4)
+        for _ in range(3):
+            actor.call.remote("generate", prompts, sampling)
+        deadline = time.monotonic() + 10
+        while pool.doing(5.0) == [Doing()]:
+            assert time.monotonic() < deadline
+        assert [d.oldest if d else d for d in pool.doing(5.0)] == ["generate"]
+        assert len(pool.clocks(timeout=5.0)) == 1
+        ray.get(actor.ping.remote(), timeout=5.0)
+    finally:
+        pool.kill()
