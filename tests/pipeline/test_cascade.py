@@ -19,6 +19,8 @@ from lancer.pipeline.describe import describe
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.plan import Plan, make_plan
 from lancer.pipeline.reselect import reselect
+from lancer.pipeline.resume import find_work
+from lancer.pipeline.store import RunStore
 from lancer.schema import Scale
 from lancer.selection import CoverageMatrix, parse_selector
 from lancer.stages.cascade import Cascade, JudgeOnly
@@ -50,9 +52,10 @@ def test_the_plan_says_what_is_asked(tmp_path: Path) -> None:
     assert [s.name for s in plan.stages] == ["retrieve", "decompose", "estimate", "judge", "select"]
     assert plan.run_tag == "given:estimate:judge"
     assert plan.scale is Scale.rating
-    judge = next(s for s in describe(plan).stages if s["name"] == "judge")
+    description = describe(plan, find_work(plan, RunStore(Storage(), plan.config.output)))
+    judge = next(s for s in description.stages if s["name"] == "judge")
     assert "probabilities" in judge["reads"]
-    assert describe(plan).notes[-2:] == [
+    assert description.notes[-2:] == [
         "judge asks for cells of the 6 documents with the highest estimates, until the top 2 of sum(tau=1) is decided "
         "(exact); the others keep the estimate",
         "judge.only.until does not look at max: ranked by a matrix judged for another",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 import ray
@@ -94,7 +95,7 @@ def test_a_call_that_must_be_alone_gets_its_turn_in_a_full_engine(monkeypatch: p
 def test_an_actor_says_how_many_calls_it_has_and_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
     monkeypatch.setattr(engine_pool, "build_engine", lambda *config: engine)
-    actor = EngineActor(SyntheticConfig(), DocumentSource("corpus", "x", "y"), Storage(), time.time())
+    actor: Any = EngineActor(SyntheticConfig(), DocumentSource("corpus", "x", "y"), Storage(), time.time())
     seen: list[Doing] = []
     monkeypatch.setattr(engine, "work", lambda kind: seen.append(actor.doing()))
     actor.call("work", "shared")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lancer.errors import EngineError, LancerError, OutputError, StorageError
+from lancer.pipeline import finish
 from lancer.pipeline.budget import Budget
 from lancer.pipeline.distributed import runner
 from lancer.pipeline.distributed.watch import Watch
@@ -83,7 +84,7 @@ def test_who_loses_the_folder_while_rankings_are_collected_leaves_the_run_files(
     lease = take(run.storage, run.store.root, silent)
     run.storage.write(run.store.uri("run.trec"), b"theirs")
     taken = session_uri(run.store.root, 2)
-    monkeypatch.setattr(runner.finish, "remove_stale", lambda *given: run.storage.create(taken, b"{}"))
+    monkeypatch.setattr(finish, "remove_stale", lambda *given: run.storage.create(taken, b"{}"))
     with pytest.raises(OutputError, match="has taken"):
         complete(run, lease)
     assert Path(run.store.uri("run.trec")).read_bytes() == b"theirs"
