@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Before torch and Ray are loaded, and for processes that tests start: on two busy cores, threads that spin while they
 # wait and workers that Ray makes nice make some tests four times as slow.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+settings.register_profile("no-deadline", deadline=None)  # others may keep the machine busy
+settings.load_profile("no-deadline")
 
 pytest_plugins = ["tests.s3_servers"]
 

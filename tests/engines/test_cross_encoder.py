@@ -171,7 +171,7 @@ def attempt(tokenizer: Any, *texts: list[str], **options: Any) -> Any:
 def test_pairs_are_assembled_as_the_tokenizer_does(family: str, truncation: Any) -> None:
     tokenizer = TOKENIZERS[family]()
 
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     @given(
         st.lists(st.text("the tower 3,!ç<>[]SEP", max_size=60), min_size=1, max_size=4),
         st.lists(st.text("the tower 3,!ç<>[]SEP", max_size=120), min_size=1, max_size=4),

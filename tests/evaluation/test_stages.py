@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lancer.errors import InputError, UsageError
@@ -108,7 +108,6 @@ def test_what_cannot_be_evaluated() -> None:
         evaluate_stages([], QRELS)
 
 
-@settings(deadline=None)  # others may keep the machine busy
 @given(st.permutations("abcexy"), st.integers(0, 6), st.integers(0, 6))
 def test_a_funnel_never_gains_recall(order: list[str], wide: int, narrow: int) -> None:
     wide, narrow = max(wide, narrow), min(wide, narrow)

@@ -106,7 +106,7 @@ def ranks(of: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("scale", list(Scale))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_tables_hold_what_the_rows_hold(scale: Scale, data: st.DataObject) -> None:
     of = data.draw(rows(scale))

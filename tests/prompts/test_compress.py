@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lancer.prompts import compress
@@ -62,7 +62,6 @@ def test_an_output_that_was_cut_off_is_unread() -> None:
     assert parse("1, 2", 20, cut=True).reason == Unread.cut_off
 
 
-@settings(deadline=None)  # others may keep the machine busy
 @given(st.text(), st.integers(1, 9))
 def test_any_output_gives_known_sentences_or_a_reason(output: str, n: int) -> None:
     found = parse(output, n)

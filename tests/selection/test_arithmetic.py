@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -13,7 +13,6 @@ from lancer.selection.matrix import FloatArray
 shapes = st.tuples(st.integers(0, 150), st.integers(0, 4))
 
 
-@settings(deadline=None)
 @given(arrays.arrays(np.float64, shapes, elements=st.floats(0, 1)), st.booleans())
 def test_sums_are_added_in_turn(columns: FloatArray, transposed: bool) -> None:
     expected = [0.0] * columns.shape[1]

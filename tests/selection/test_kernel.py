@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -22,7 +22,6 @@ ratings = arrays.arrays(np.float64, shapes, elements=st.sampled_from([0.0, 0.0, 
 probabilities = arrays.arrays(np.float64, shapes, elements=st.floats(0, 1, width=32))
 
 
-@settings(deadline=None)
 @given(st.one_of(ratings, probabilities), st.data())
 def test_compiled_steps_equal_numpy_steps(columns: FloatArray, data: st.DataObject) -> None:
     steps = compiled_steps()
@@ -47,7 +46,6 @@ def test_compiled_steps_equal_numpy_steps_for_one_document_with_many_sub_questio
     assert steps(*arguments)[1] == numpy_steps(*arguments)[1] == 3.1999999999999997
 
 
-@settings(deadline=None)
 @given(ratings, st.sampled_from([0.5, 1.0, 3.0, 4.0]), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_ratings_are_selected_as_the_definitions_say(columns: FloatArray, tau: float, alpha: float) -> None:
     matrix = CoverageMatrix(columns.T, Scale.rating)
@@ -59,7 +57,6 @@ def test_ratings_are_selected_as_the_definitions_say(columns: FloatArray, tau: f
     )
 
 
-@settings(deadline=None)
 @given(probabilities)
 def test_probabilities_are_selected_as_the_definitions_say(columns: FloatArray) -> None:
     matrix = CoverageMatrix(columns.T, Scale.probability)

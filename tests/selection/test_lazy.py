@@ -58,7 +58,7 @@ def answers(cells: list[Cell], values: FloatArray) -> list[tuple[Cell, float]]:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(values=ratings, k=st.integers(1, 10), batch=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_the_top_k_is_that_of_the_full_matrix_and_no_cell_is_asked_twice(
     spec: str, values: FloatArray, k: int, batch: int, seed: int
@@ -80,7 +80,7 @@ def test_the_top_k_is_that_of_the_full_matrix_and_no_cell_is_asked_twice(
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(values=ratings, k=st.integers(1, 9), share=st.floats(0, 1), seed=st.integers(0, 1000))
 def test_what_is_decided_holds_for_every_completion_of_the_cells(
     spec: str, values: FloatArray, k: int, share: float, seed: int
@@ -98,7 +98,7 @@ def test_what_is_decided_holds_for_every_completion_of_the_cells(
         assert top(selector, completed, len(lazy.chosen)) == lazy.chosen
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(values=ratings, k=st.integers(1, 6), seed=st.integers(0, 1000))
 def test_narrow_bounds_are_exact_when_they_hold(values: FloatArray, k: int, seed: int) -> None:
     selector = parse_selector("greedy-coverage(tau=3)")

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -40,7 +40,6 @@ def select(spec: str, values: FloatArray, seed: int = 0) -> Selection:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(deadline=None)
 @given(values=ratings, seed=st.integers(0, 9))
 def test_every_ranking_is_a_permutation_with_a_consistent_explanation(spec: str, values: FloatArray, seed: int) -> None:
     selection = select(spec, values, seed)
@@ -52,7 +51,6 @@ def test_every_ranking_is_a_permutation_with_a_consistent_explanation(spec: str,
 
 
 @pytest.mark.parametrize("name", sorted(SELECTORS))
-@settings(deadline=None)
 @given(values=ratings, data=st.data())
 def test_exchanging_two_equal_candidates_exchanges_only_those(
     name: str, values: FloatArray, data: st.DataObject
@@ -70,7 +68,6 @@ def test_exchanging_two_equal_candidates_exchanges_only_those(
 
 
 @pytest.mark.parametrize("name", ["sum", "max", "rrf"])
-@settings(deadline=None)
 @given(values=ratings, data=st.data())
 def test_scores_do_not_depend_on_the_place_of_other_candidates(
     name: str, values: FloatArray, data: st.DataObject
@@ -86,7 +83,6 @@ def test_scores_do_not_depend_on_the_place_of_other_candidates(
         assert [score(r) for r in rows] == [score(r) for r in again] == sorted(map(score, rows), reverse=True)
 
 
-@settings(deadline=None)
 @given(arrays.arrays(np.float64, st.tuples(st.integers(1, 8), st.integers(1, 7)), elements=rating), st.integers(1, 4))
 def test_greedy_coverage_is_near_the_best_set(values: FloatArray, k: int) -> None:
     """Nemhauser, Wolsey and Fisher, 1978: at least 1 - 1/e of the best k documents."""
@@ -97,7 +93,6 @@ def test_greedy_coverage_is_near_the_best_set(values: FloatArray, k: int) -> Non
     assert got >= (1 - 1 / math.e) * best
 
 
-@settings(deadline=None)
 @given(
     arrays.arrays(np.float64, st.tuples(st.integers(1, 7), st.integers(1, 6)), elements=rating),
     st.integers(1, 80),

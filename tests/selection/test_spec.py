@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lancer.errors import UsageError
@@ -100,7 +100,6 @@ def test_values_are_checked_without_a_spec_too(values: dict[str, object]) -> Non
         SELECTORS["sum"](**values)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_every_selector_round_trips(data: st.DataObject) -> None:
     kind = SELECTORS[data.draw(st.sampled_from(sorted(SELECTORS)))]

@@ -86,7 +86,7 @@ def test_what_is_not_asked_keeps_the_estimate_as_a_rating_in_float32() -> None:
 chances = st.integers(0, 10_000).map(np.random.default_rng)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     chance=chances,
     spec=st.sampled_from(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lancer import schema
@@ -185,7 +185,6 @@ def test_only_the_settings_of_the_method_are_part_of_its_identity() -> None:
     assert CompressConfig().engine == "scorer"
 
 
-@settings(deadline=None)  # others may keep the machine busy
 @given(
     st.lists(st.sampled_from(["The dam is high.", "It rains", "\n", " ", "Dr. A", "?!", "\u3000"]), max_size=12),
     st.randoms(use_true_random=False),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lancer.text.compression import best_sentences, joined, runs
@@ -15,7 +15,6 @@ def test_the_best_ones_stay_in_the_order_of_the_text() -> None:
     assert best_sentences([], limit=3, threshold=0.4) == []
 
 
-@settings(deadline=None)  # others may keep the machine busy
 @given(st.lists(st.floats(0, 1)), st.integers(1, 5), st.floats(0, 1))
 def test_no_sentence_that_is_left_out_is_better_than_one_that_stays(
     scores: list[float], limit: int, threshold: float
@@ -35,7 +34,6 @@ def test_joined() -> None:
     assert joined(text, []) == ""
 
 
-@settings(deadline=None)  # others may keep the machine busy
 @given(st.lists(st.integers(1, 12), max_size=20))
 def test_runs_hold_everything_in_order_and_are_as_long_as_fits(sizes: list[int]) -> None:
     def size(run: range) -> int:

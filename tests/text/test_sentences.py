@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lancer.text.sentences import Span, sentence_spans
@@ -56,7 +56,6 @@ BLANKS = ["\u2028", "\u00a0", "\u3000", "\u0085", "\x1c", "\x0c", "\0"]
 PIECES = st.sampled_from([*"aB.!?\u2026\u3002\uff01()\"'\u201c\u201d\u00ab\u00bb[] \n\t", *OTHERS, *BLANKS])
 
 
-@settings(deadline=None)  # others may keep the machine busy
 @given(st.one_of(st.text(), st.lists(PIECES, max_size=60).map("".join)))
 def test_spans_are_sorted_disjoint_inside_and_hold_every_character_that_is_no_blank(text: str) -> None:
     spans = sentence_spans(text)
