@@ -102,15 +102,15 @@ wait_for() { # what, then a command that succeeds when it is there
 
 listens() { (exec 3<>"/dev/tcp/$ip/$1") 2>/dev/null; }
 
-two_nodes() { [[ "$(ray status --address "$ip:$gcs" 2>/dev/null | grep -c "node_")" == 2 ]]; }
+two_nodes() { sleep 1 && [[ "$(ray status --address "$ip:$gcs" 2>/dev/null | grep -c "node_")" == 2 ]]; } # asking takes 2 s of a core
 
 echo "local_two_nodes: starting two nodes with $cpus CPUs each"
 start_node head "$ip" --head --port "$gcs" --dashboard-host "$ip" --dashboard-port "$dashboard" --ray-client-server-port "$client" \
   --dashboard-agent-listen-port "$agent1"
 wait_for "head node" listens "$gcs"
+wait_for "job server" listens "$dashboard" # before the second node starts: Ray gives a node 30 s, which two at once may need
 start_node worker 127.0.0.3 --address "$ip:$gcs" --dashboard-agent-listen-port "$agent2"
 wait_for "second node" two_nodes
-wait_for "job server" listens "$dashboard"
 
 echo "local_two_nodes: submitting $job $*"
 ray job submit --address "http://$ip:$dashboard" --working-dir . -- python "$job" "$@" &
