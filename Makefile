@@ -67,10 +67,10 @@ demo: models
 	  --run runs/demo/first_stage.trec runs/demo/run.trec runs/demo-given/run.trec
 
 # Two processes: most of the time goes into starting things (importing vLLM takes 20 s on one core of an older Xeon).
-# A file's tests stay together, and files with real models and clusters come first, in the order of the folders.
+# Which tests stay together: tests/conftest.py.
 test: models
-	@echo "test: running the tests, two files at a time"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@echo "test: running the tests in two processes"
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 check: setup
 	@echo "check: format, lint, types"

@@ -21,6 +21,17 @@ settings.load_profile("no-deadline")
 pytest_plugins = ["tests.s3_servers"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of two processes one has all tests that use Ray, which gives a node 30 s to start: not enough for several at once.
+
+    A file's other tests stay together, as they share fixtures.
+    """
+    for item in items:
+        ray = item.get_closest_marker("ray") is not None
+        item.add_marker(pytest.mark.xdist_group("ray" if ray else item.path.stem))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data beside the checkout; it is not part of the repository."""
