@@ -23,7 +23,7 @@ pytest_plugins = ["tests.s3_servers"]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of two processes one has all tests that use Ray, which gives a node 30 s to start: not enough for several at once.
+    """Of two processes one has all tests that use Ray: it gives a node 30 s to start, too few for several at once.
 
     A file's other tests stay together, as they share fixtures.
     """
