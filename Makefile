@@ -70,7 +70,7 @@ demo: models
 # Which tests stay together: tests/conftest.py.
 test: models
 	@echo "test: running the tests in two processes"
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 check: setup
 	@echo "check: format, lint, types"
