@@ -23,25 +23,33 @@ settings.load_profile("no-deadline")
 pytest_plugins = ["tests.s3_servers"]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Clusters of their own first, then what uses no Ray, then the session's Ray: see the scheduler below."""
+    items.sort(key=lambda item: _turn(str(item.path)))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of several processes one has all files that use Ray: it gives a node 30 s to start, too few for several at once.
+    """A file's tests stay together, as they share fixtures, and so do those that start clusters.
 
-    The tests of any other file stay together, as they share fixtures. (xdist's own groups do nothing in pytest 9.2.)
+    Ray gives a node 30 s to start, too few for several at once on two cores. (xdist's own groups do nothing in pytest
+    9.2.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
-            return "ray" if _uses_ray(str(config.rootpath / file)) else file
+            return file if _turn(str(config.rootpath / file)) else "clusters"
 
     return Scheduling(config, log)
 
 
 @cache
-def _uses_ray(file: str) -> bool:
-    return "mark.ray" in Path(file).read_text("utf-8")
+def _turn(file: str) -> int:
+    text = Path(file).read_text("utf-8")
+    return 0 if "mark.cluster" in text else 2 if "mark.ray" in text else 1
 
 
 @pytest.fixture(scope="session")

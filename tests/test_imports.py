@@ -9,7 +9,7 @@ import lancer
 
 PACKAGE = Path(lancer.__file__).parent
 LAYERS = (
-    ("schema", "errors", "storage", "closed"),
+    ("schema", "errors", "storage", "closed", "digests"),
     ("formats", "text", "prompts", "selection", "evaluation"),
     ("engines",),
     ("reranking",),

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.ray
+@pytest.mark.cluster
 @pytest.mark.java
 @pytest.mark.s3
 def test_a_job_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_does() -> None:

@@ -15,6 +15,7 @@ TABLES = ("ranking.parquet", "coverage.parquet")
 
 
 @pytest.mark.ray
+@pytest.mark.cluster
 @pytest.mark.usefixtures("session_ray")
 def test_a_submitted_job_gives_the_same_bytes_as_a_local_run(tmp_path: Path) -> None:
     lancer.run(small_config(tmp_path))
