@@ -9,7 +9,9 @@ prompt, and so is the order: query, document, sub-question. The layouts take tur
     shared_prefix       document before question, padded to a block of 32
     per_document        ten ratings as JSON in one prompt, in blocks of 32
 
-`pairs_per_s_ratio` is shared_prefix to published_default, `cpu_ratio` the same in processor seconds. `auc_…` says how
+`pairs_per_s_ratio` is shared_prefix to published_default, `cpu_ratio` the same in processor seconds, `…_32` to
+published_32. What all prompts of a query share (rubric and request, about 120 tokens) does not fill a default block, so
+published_default finds next to nothing cached; with a rubric some tokens longer it would find 128. `auc_…` says how
 well likelihood tells pairs of grade 4 and 5 from the rest, per token of what comes second in the layout: the
 sub-question given the document less without it, or the document given the sub-question less without it; intervals are
 of a bootstrap over documents. `overhead`: see `judging_overhead`. `--layouts` or `--overhead` measures one part only;
@@ -125,12 +127,15 @@ def measure_layouts(judged: Sequence[Judged]) -> dict[str, Any]:
             for layout in ("shared-prefix", "published")
         }
     figures = {name: way.figures() for name, way in ways.items()}
-    shared, published = figures["shared_prefix"], figures["published_default"]
+    shared = figures["shared_prefix"]
     errors = sorted({g.error for way in ways.values() for g in way.answers} - {""})
     return {
         "pairs": ways["shared_prefix"].pairs,
-        "pairs_per_s_ratio": shared["pairs_per_s"] / published["pairs_per_s"],
-        "cpu_ratio": shared["pairs_per_processor_s"] / published["pairs_per_processor_s"],
+        **{
+            f"{name}{suffix}": shared[of] / figures[base][of]
+            for suffix, base in (("", "published_default"), ("_32", "published_32"))
+            for name, of in (("pairs_per_s_ratio", "pairs_per_s"), ("cpu_ratio", "pairs_per_processor_s"))
+        },
         "cached_share": shared["cached_share"],
         **figures,
         **auc,

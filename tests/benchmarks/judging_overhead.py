@@ -30,7 +30,7 @@ from lancer.engines.sources import DocumentSource
 from lancer.engines.synthetic import SyntheticConfig, SyntheticEngine
 from lancer.engines.tokenizers import model_tokens
 from lancer.engines.vllm_calls import sampling_params
-from lancer.engines.vllm_engine import CPU_BLOCK_SIZE, VllmConfig
+from lancer.engines.vllm_engine import CPU_BLOCK_SIZE, VllmConfig, dtype_on_cpu
 from lancer.pipeline.distributed.engine_pool import EnginePool, PooledText
 from lancer.pipeline.journal import Journal, JournalledText
 from lancer.stages.base import call
@@ -192,7 +192,7 @@ def serve_direct(config: VllmConfig) -> Any:
     model = resolve_model(config.model, config.revision).path_or_id
     llm = LLM(
         model=model,
-        dtype=config.dtype,
+        dtype=dtype_on_cpu(config),
         max_model_len=config.max_model_len,
         block_size=config.block_size or CPU_BLOCK_SIZE,
         kv_cache_memory_bytes=int(config.kv_cache_gib * 2**30),
