@@ -1,8 +1,8 @@
-"""A text engine without a model: answers drawn from a hash, to measure the pipeline around it at any scale.
+"""A text engine and a scorer without a model: drawn from a hash, to measure the pipeline around it at any scale.
 
 A prompt with a choice gets one of its choices, one with a JSON schema an object of that form, any other gets a list of
-questions, as `decompose` asks for; log-probabilities are drawn as well. What is answered depends on the seed and the
-messages only, never on the order of calls. The answers mean nothing.
+questions, as `decompose` asks for; log-probabilities are drawn as well, and so is the probability of a pair. What is
+drawn depends on the seed and the messages or the pair only, never on the order of calls. It means nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import time
 from collections.abc import Sequence
 from typing import Final, Literal
 
+import numpy as np
 from pydantic import Field
 
 from lancer.closed import Closed
 from lancer.engines.meter import Meter
-from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
+from lancer.engines.protocols import Block, EngineClock, Generation, Message, Sampling, ScoredBlock
 
 _CHARS_PER_TOKEN: Final = 4
 _LEAST_LOGPROB: Final = -8.0  # of a token of a part that is scored
@@ -30,7 +31,7 @@ class SyntheticConfig(Closed):
     kind: Literal["synthetic"] = "synthetic"
     seed: int = 0
     questions: int = Field(10, ge=1, le=50)  # in the answer to a prompt without a choice
-    latency_s: float = Field(0.0, ge=0)  # of a call of `generate`, however many prompts it has
+    latency_s: float = Field(0.0, ge=0)  # of a call, however many prompts or pairs it has
     replicas: int = Field(1, ge=1)
     num_cpus: float = Field(0.25, ge=0)
 
@@ -40,7 +41,7 @@ class SyntheticConfig(Closed):
 
 
 class SyntheticEngine:
-    """A `TextEngine`. A token counts as four characters, and none is cached."""
+    """A `TextEngine` and a `PairScorer`. A token counts as four characters, and none is cached."""
 
     def __init__(self, config: SyntheticConfig) -> None:
         self.config = config
@@ -58,6 +59,15 @@ class SyntheticEngine:
         self._meter.count(answers)
         return answers
 
+    def score(self, blocks: Sequence[Block]) -> list[ScoredBlock]:
+        """See `PairScorer.score`."""
+        with self._meter:
+            if self.config.latency_s:
+                time.sleep(self.config.latency_s)
+            scored = [self._score(block) for block in blocks]
+        self._meter.add(calls=len(blocks), tokens=sum(block.tokens for block in scored))
+        return scored
+
     def clock(self) -> EngineClock:
         """Hardly any start-up; busy = some call is being answered."""
         return self._meter.clock()
@@ -65,9 +75,22 @@ class SyntheticEngine:
     def close(self) -> None:
         """Nothing to free."""
 
+    def _score(self, block: Block) -> ScoredBlock:
+        scores = np.empty((len(block.documents), len(block.sub_questions)), np.float32)
+        tokens = 0
+        for i, document in enumerate(block.documents):
+            for j, question in enumerate(block.sub_questions):
+                text = f"{document}\0{question}"
+                scores[i, j] = _shares(self._draw(text), 1)[0]
+                tokens += -(-len(text) // _CHARS_PER_TOKEN)
+        return ScoredBlock(scores=scores, tokens=tokens, queue_s=0.0, run_s=self.config.latency_s)
+
+    def _draw(self, text: str) -> bytes:
+        return hashlib.sha256(f"{self.config.seed}\0{text}".encode("utf-8", "surrogatepass")).digest()
+
     def _answer(self, prompt: Sequence[Message], sampling: Sampling) -> Generation:
         text = "\0".join(part for m in prompt for part in (m["role"], m["content"]))
-        drawn = hashlib.sha256(f"{self.config.seed}\0{text}".encode("utf-8", "surrogatepass")).digest()
+        drawn = self._draw(text)
         answer, error = "", ""
         logprobs: tuple[float, ...] = ()
         try:

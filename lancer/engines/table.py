@@ -33,10 +33,10 @@ ROLES: Final[dict[str, tuple[Role, ...]]] = {
     "vllm": ("text",),
     "http": ("text",),
     "replay": ("text",),
-    "synthetic": ("text",),
     "bi-encoder": ("scorer", "dense search"),
     "cross-encoder": ("scorer",),
     "lucene": ("search",),
+    "synthetic": ("text", "scorer"),
 }
 
 

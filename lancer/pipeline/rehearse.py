@@ -183,6 +183,9 @@ class _Engines:
 
     def _scorer(self, name: str) -> PairScorer:
         config = self._plan.config.engines[name]
+        if isinstance(config, SyntheticConfig):
+            scorer: PairScorer = build_engine(config, self._plan.source, self._storage)
+            return scorer
         assert isinstance(config, BiEncoderConfig | CrossEncoderConfig)
         if isinstance(config, BiEncoderConfig) and config.embeddings is not None:
             self._say(f"{name}: the embeddings of the corpus are there already; making them is no part of this")

@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 
-from lancer.engines.protocols import Message, Sampling
+from lancer.engines.protocols import Block, Message, Sampling
 from lancer.engines.synthetic import SyntheticConfig, SyntheticEngine
 from lancer.prompts import decompose, judge
 from tests.clocks import check_age
@@ -101,3 +101,18 @@ def test_latency_is_of_a_call_not_of_a_prompt() -> None:
 def test_the_identity_is_what_is_drawn() -> None:
     assert SyntheticConfig(latency_s=1).result_fields() == SyntheticConfig().result_fields()
     assert SyntheticConfig(seed=1).result_fields() != SyntheticConfig().result_fields()
+
+
+def test_a_pair_has_one_probability_whatever_is_around_it() -> None:
+    documents, questions = tuple(f"document {i}" for i in range(60)), tuple(f"question {j}" for j in range(20))
+    engine = SyntheticEngine(SyntheticConfig())
+    whole, part = engine.score([Block(documents, questions), Block(documents[:7:-1], questions[3:5])])
+    assert part.scores.tolist() == whole.scores[:7:-1, 3:5].tolist()
+    assert (
+        SyntheticEngine(SyntheticConfig(seed=1)).score([Block(documents, questions)])[0].scores[0, 0]
+        not in whole.scores
+    )
+    assert 0 <= whole.scores.min() < 0.01 < 0.99 < whole.scores.max() < 1
+    assert abs(whole.scores.mean() - 0.5) < 5 * 0.29 / 1200**0.5  # 1,200 numbers, each with a deviation of .29
+    assert engine.clock().calls == 2
+    assert engine.clock().tokens == whole.tokens + part.tokens
