@@ -31,19 +31,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests stay together, as they share fixtures, and so do those that start clusters.
+    """A file's tests stay together, as they share fixtures. So do those that start clusters: Ray gives a node 30 s to
+    start, too few for several at once on two cores. And those that use vLLM in this process: to import it takes 20 s.
 
-    Ray gives a node 30 s to start, too few for several at once on two cores. (xdist's own groups do nothing in pytest
-    9.2.)
+    (xdist's own groups do nothing in pytest 9.2.)
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
-            return file if _turn(str(config.rootpath / file)) else "clusters"
+            return _group(str(config.rootpath / file)) or file
 
     return Scheduling(config, log)
+
+
+@cache
+def _group(file: str) -> str | None:
+    text = Path(file).read_text("utf-8")
+    if "mark.cluster" in text:
+        return "clusters"
+    return "vllm" if "mark.vllm" in text and "VllmEngine(" in text else None
 
 
 @cache

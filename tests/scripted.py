@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from lancer.engines.chat_tokens import ChatTokens
-from lancer.engines.protocols import Block, Generation, Hit, Hits, Message, Sampling, ScoredBlock
+from lancer.engines.protocols import Block, Generation, Hit, Hits, Message, Sampling, ScoredBlock, TextEngine
 
 
 class ScriptedText:
@@ -71,12 +71,12 @@ class Texts:
 
 
 class Engines:
-    """What a stage is given."""
+    """`lancer.stages.base.Engines`: whatever the name, the one that was given."""
 
     def __init__(
         self,
         *,
-        text: ScriptedText | None = None,
+        text: TextEngine | None = None,
         scorer: ScriptedScorer | None = None,
         search: ScriptedSearch | None = None,
         searches: dict[str, ScriptedSearch] | None = None,
@@ -88,7 +88,7 @@ class Engines:
         self._tokens, self._context = tokens, context
         self._searches = searches or {}
 
-    def text(self, name: str) -> ScriptedText:
+    def text(self, name: str) -> TextEngine:
         assert self._text is not None
         return self._text
 

@@ -17,7 +17,6 @@ not made; "lost" is alpha_nDCG(rel=4)@10 of the same selector after judging ever
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
 import json
 import math
@@ -35,12 +34,12 @@ from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
 from lancer.engines.protocols import Block
 from lancer.evaluation.alpha_ndcg import alpha_ndcg
 from lancer.evaluation.calibration import apply_knots, auc, fit_isotonic
-from lancer.formats.runs import read_run
 from lancer.schema import Scale
 from lancer.selection import CoverageMatrix, Selector, parse_selector
 from lancer.selection.lazy import Lazy
 from lancer.selection.matrix import BoolArray, FloatArray
 from lancer.stages.cascade import Cascade, JudgeOnly, RatingOf, Until, linear
+from tests.benchmarks import dl19
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "dl19-subquestions"
 SELECTORS = ("greedy-coverage(tau=4)", "sum(tau=1)")
@@ -159,26 +158,17 @@ def judged(query: Query, only: JudgeOnly, rating_of: RatingOf) -> tuple[int, Flo
 
 def read_queries() -> list[Query]:
     """The data, with MiniLM's probabilities."""
-    run = read_run(DATA / "candidates.bm25-judged-pool.run").rankings
-    with gzip.open(DATA / "docs.jsonl.gz", "rt", encoding="utf-8") as lines:
-        texts = {row["docid"]: row["text"] for row in map(json.loads, lines)}
-    sub_questions: dict[str, list[str]] = defaultdict(list)
-    for line in (DATA / "subquestions.tsv").read_text(encoding="utf-8").splitlines():
-        query_id, _, text = line.split("\t")
-        sub_questions[query_id].append(text)
-    grades: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
-    with gzip.open(DATA / "grades.subquestions.txt.gz", "rt") as lines:
-        for line in lines:
-            query_id, number, doc_id, grade = line.split()
-            grades[query_id][doc_id, int(number)] = int(grade)
+    texts, sub_questions, grades = dl19.read_texts(DATA), dl19.read_sub_questions(DATA), dl19.read_grades(DATA)
     engine = BiEncoder(BiEncoderConfig(model="embedded:minilm"))
     queries = []
-    for query_id, ranking in run.items():
-        doc_ids, n = [d for d, _ in ranking], len(sub_questions[query_id])
-        block = Block(tuple(texts[d] for d in doc_ids), tuple(sub_questions[query_id]))
-        own = grades[query_id]
-        table = np.array([[own[d, j] for j in range(1, n + 1)] for d in doc_ids], dtype=np.float64)
-        answers = {str(j): {d for (d, i), g in own.items() if i == j and g >= GRADE} for j in range(1, n + 1)}
+    for query_id, doc_ids in dl19.read_candidates(DATA).items():
+        asked = sub_questions[query_id]
+        block = Block(tuple(texts[d] for d in doc_ids), tuple(asked.values()))
+        table = np.array([[grades[query_id, j, d] for j in asked] for d in doc_ids], dtype=np.float64)
+        answers: dict[str, set[str]] = {j: set() for j in asked}
+        for (of, j, doc_id), grade in grades.items():
+            if of == query_id and grade >= GRADE:
+                answers[j].add(doc_id)
         scores = engine.score([block])[0].scores.astype(np.float64)
         queries.append(Query(query_id, doc_ids, table, scores, answers))
     for query in queries:

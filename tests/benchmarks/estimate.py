@@ -3,15 +3,16 @@
 MiniLM with the head of `cross_encoder_training`, on 10 queries × 1,000 pairs of `dl19-subquestions`. All three take
 turns query by query, and ratios are medians over queries, so that a busy machine slows them alike:
 
-    ratio           bfloat16 packs against `sentence_transformers.CrossEncoder.predict` (float32), in seconds
-    ratio_fp32      float32 packs against it
-    max_abs_diff    of the bfloat16 probabilities from it; `max_abs_diff_fp32` of the float32 ones
-    same_side       share of cells on the same side of .3, or of the median where that is less
+    ratio_fp32      float32 packs against `sentence_transformers.CrossEncoder.predict` (float32), in seconds
+    ratio_bf16      bfloat16 packs against it
+    ratio           of the type that is the faster one on this processor: `dtype`
+    max_abs_diff    of its probabilities from those of sentence-transformers; `max_abs_diff_{fp32,bf16}` of each type
+    same_side       share of its cells on the same side of .3, or of the median where that is less
 
 `cpu_ratio…` compare processor seconds. `--queries N` takes fewer, `--documents N` fewer pairs of each (10 a document).
 `--scale` instead gives pairs per second and memory from 10 to 200 queries (100 pairs each, 4 queries to a call).
 `--profile` instead says where the time of one thread goes: floating point operations per second against what a bare
-matrix product of the model's shape reaches, and the shares of the kinds of work.
+matrix product of the model's shape reaches, and the shares of the kinds of work. Both take `--dtype`.
 
 The next limit is arithmetic. Profile and roofline of one thread of a Xeon with AVX512_BF16 and without AMX: 71 GFLOP/s
 of the 86 that bare bfloat16 products reach (.83), 1.4 GFLOP per pair of 74 tokens; .85 of the time in linear layers,
@@ -22,7 +23,6 @@ processor bfloat16 is the slower type, and `ratio` falls below `ratio_fp32`.
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
 import json
 import logging
@@ -31,15 +31,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
 from lancer.engines.protocols import Block
+from tests.benchmarks import dl19
 from tests.benchmarks.cross_encoder_training import SHARED, trained_cross_encoder
 
 THRESHOLD = 0.3
+Dtype = Literal["float32", "bfloat16"]
 SCALES = (10, 50, 100, 200)
 SHARD = 4  # queries to a call
 SCALE_DOCUMENTS = 10
@@ -47,18 +49,12 @@ SCALE_DOCUMENTS = 10
 
 def read_blocks(folder: Path, queries: int, documents: int = 100) -> list[Block]:
     """The BM25 candidates × sub-questions of the first queries."""
-    with gzip.open(folder / "docs.jsonl.gz", "rt", encoding="utf-8") as lines:
-        texts = {d["docid"]: d["text"] for d in map(json.loads, lines)}
-    sub_questions: dict[str, list[str]] = {}
-    for line in (folder / "subquestions.tsv").read_text("utf-8").splitlines():
-        query, _, text = line.split("\t")
-        sub_questions.setdefault(query, []).append(text)
-    candidates: dict[str, list[str]] = {}
-    for line in (folder / "candidates.bm25-judged-pool.run").read_text("utf-8").splitlines():
-        query, _, document, *_ = line.split()
-        candidates.setdefault(query, []).append(texts[document])
-    first = itertools.islice(sub_questions, queries)
-    return [Block(tuple(candidates[q][:documents]), tuple(sub_questions[q])) for q in first]
+    texts, sub_questions = dl19.read_texts(folder), dl19.read_sub_questions(folder)
+    candidates = dl19.read_candidates(folder)
+    return [
+        Block(tuple(texts[d] for d in candidates[q][:documents]), tuple(sub_questions[q].values()))
+        for q in itertools.islice(sub_questions, queries)
+    ]
 
 
 def compare(model: str, blocks: list[Block]) -> dict[str, Any]:
@@ -75,11 +71,11 @@ def compare(model: str, blocks: list[Block]) -> dict[str, Any]:
         return scores.reshape(len(block.documents), len(block.sub_questions))
 
     fp32 = CrossEncoder(CrossEncoderConfig(model=model, dtype="float32"))
-    fast = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16"))
+    bf16 = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16"))
     ways: dict[str, Callable[[Block], Any]] = {
         "reference": predict,
         "fp32": lambda block: fp32.score([block])[0].scores,
-        "fast": lambda block: fast.score([block])[0].scores,
+        "bf16": lambda block: bf16.score([block])[0].scores,
     }
     for way in ways.values():
         way(Block(blocks[0].documents[:4], blocks[0].sub_questions[:4]))
@@ -92,19 +88,23 @@ def compare(model: str, blocks: list[Block]) -> dict[str, Any]:
             scores[name].append(way(block).ravel())
             wall[name].append(time.perf_counter() - started)
             processor[name].append(time.process_time() - busy)
-    of_reference, of_fp32, of_fast = (np.concatenate(scores[name]) for name in ("reference", "fp32", "fast"))
-    median = float(np.median(of_reference))
+    of = {name: np.concatenate(scores[name]) for name in ways}
+    reference_scores = of["reference"]
+    median = float(np.median(reference_scores))
+    ratios = {name: _ratio(wall["reference"], wall[name]) for name in ("fp32", "bf16")}
+    faster = max(ratios, key=lambda name: ratios[name])
+    differences = {name: float(np.abs(of[name] - reference_scores).max()) for name in ratios}
     return {
-        "pairs": len(of_reference),
-        "std": float(of_reference.std()),
-        **{f"pairs_per_s_{name}": len(of_reference) / sum(wall[name]) for name in ways},
-        "ratio": _ratio(wall["reference"], wall["fast"]),
-        "ratio_fp32": _ratio(wall["reference"], wall["fp32"]),
-        "cpu_ratio": _ratio(processor["reference"], processor["fast"]),
-        "cpu_ratio_fp32": _ratio(processor["reference"], processor["fp32"]),
-        "max_abs_diff": float(np.abs(of_fast - of_reference).max()),
-        "max_abs_diff_fp32": float(np.abs(of_fp32 - of_reference).max()),
-        "same_side": min(float(np.mean((of_fast > at) == (of_reference > at))) for at in (THRESHOLD, median)),
+        "pairs": len(reference_scores),
+        "std": float(reference_scores.std()),
+        **{f"pairs_per_s_{name}": len(reference_scores) / sum(wall[name]) for name in ways},
+        "dtype": faster,
+        "ratio": ratios[faster],
+        **{f"ratio_{name}": ratio for name, ratio in ratios.items()},
+        **{f"cpu_ratio_{name}": _ratio(processor["reference"], processor[name]) for name in ratios},
+        "max_abs_diff": differences[faster],
+        **{f"max_abs_diff_{name}": difference for name, difference in differences.items()},
+        "same_side": min(float(np.mean((of[faster] > at) == (reference_scores > at))) for at in (THRESHOLD, median)),
     }
 
 
@@ -113,9 +113,9 @@ def _ratio(slow: list[float], fast: list[float]) -> float:
     return float(np.median(np.divide(slow, fast)))
 
 
-def scale(model: str, blocks: list[Block]) -> dict[str, Any]:
+def scale(model: str, blocks: list[Block], dtype: Dtype) -> dict[str, Any]:
     """Pairs per second and resident memory (MiB) as queries go by; more queries than the data has come round again."""
-    engine = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16"))
+    engine = CrossEncoder(CrossEncoderConfig(model=model, dtype=dtype))
     queries = itertools.cycle(blocks)
     figures: dict[str, Any] = {}
     done = 0
@@ -131,14 +131,14 @@ def scale(model: str, blocks: list[Block]) -> dict[str, Any]:
     return figures
 
 
-def profile(model: str, blocks: list[Block]) -> dict[str, Any]:
-    """Where the processor time of the bfloat16 packs goes, on one thread."""
+def profile(model: str, blocks: list[Block], dtype: Dtype) -> dict[str, Any]:
+    """Where the processor time of the packs goes, on one thread."""
     import torch
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import ProfilerActivity
     from transformers import AutoConfig
 
-    engine = CrossEncoder(CrossEncoderConfig(model=model, dtype="bfloat16", threads=1))
+    engine = CrossEncoder(CrossEncoderConfig(model=model, dtype=dtype, threads=1))
     engine.score(blocks[:1])
     started, processor = time.perf_counter(), time.process_time()
     scored = engine.score(blocks)
@@ -150,7 +150,7 @@ def profile(model: str, blocks: list[Block]) -> dict[str, Any]:
     spent = {event.key: event.self_cpu_time_total for event in profiler.key_averages()}
     total = sum(spent.values())
     config = AutoConfig.from_pretrained(model)
-    rate, peak = _flops(config, tokens, pairs) / processor, _peak(config, torch.bfloat16)
+    rate, peak = _flops(config, tokens, pairs) / processor, _peak(config, getattr(torch, dtype))
     return {
         "pairs_per_processor_s": pairs / processor,
         "tokens_per_pair": tokens / pairs,
@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=100)
     parser.add_argument("--scale", action="store_true")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the last two")
     options = parser.parse_args()
     if not SHARED.is_dir():
         sys.exit(f"needs the real data in {SHARED}")
@@ -212,9 +213,9 @@ def main() -> None:
     model = str(trained_cross_encoder())
     folder = SHARED / "dl19-subquestions"
     if options.scale:
-        figures = scale(model, read_blocks(folder, 22, SCALE_DOCUMENTS))
+        figures = scale(model, read_blocks(folder, 22, SCALE_DOCUMENTS), options.dtype)
     elif options.profile:
-        figures = profile(model, read_blocks(folder, options.queries, options.documents))
+        figures = profile(model, read_blocks(folder, options.queries, options.documents), options.dtype)
     else:
         figures = compare(model, read_blocks(folder, options.queries, options.documents))
     print(json.dumps(figures) if options.json else "\n".join(_lines(figures)))

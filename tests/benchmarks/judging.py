@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 from lancer.engines.protocols import Generation, Message, Sampling
 from lancer.engines.vllm_engine import VllmConfig, VllmEngine
+from lancer.evaluation.calibration import auc
 from lancer.prompts.judge import CHOICES, LAYOUTS, messages_of, schema
 from tests.benchmarks.cross_encoder_training import SHARED
 from tests.benchmarks.judging_data import Judged, read_judged
@@ -173,17 +174,9 @@ def auc_with_interval(judged: Sequence[Judged], scores: Floats) -> list[float]:
     for _ in range(RESAMPLES):
         documents = random.integers(0, len(scores), len(scores))
         if positive[documents].any() and not positive[documents].all():
-            samples.append(auc(positive[documents].ravel(), scores[documents].ravel()))
+            samples.append(auc(scores[documents].ravel(), positive[documents].ravel()))
     low, high = np.percentile(samples, [2.5, 97.5])
-    return [auc(positive.ravel(), scores.ravel()), float(low), float(high)]
-
-
-def auc(positive: npt.NDArray[np.bool_], scores: Floats) -> float:
-    """Probability that a positive scores above a negative; a tie counts one half."""
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # from 1, ties share the middle
-    n, m = int(positive.sum()), int((~positive).sum())
-    return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * m))
+    return [auc(scores.ravel(), positive.ravel()), float(low), float(high)]
 
 
 def _lines(figures: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.benchmarks import dl19
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,8 @@ class Judged:
 
 def read_judged(folder: Path, queries: int, documents: int) -> list[Judged]:
     """The first `queries`, with the first `documents` BM25 candidates of each."""
-    with gzip.open(folder / "docs.jsonl.gz", "rt", encoding="utf-8") as lines:
-        texts = {d["docid"]: d["text"] for d in map(json.loads, lines)}
-    with gzip.open(folder / "grades.subquestions.txt.gz", "rt", encoding="utf-8") as lines:
-        grades = {(q, s, d): int(grade) for q, s, d, grade in map(str.split, lines)}
-    requests = dict(line.split("\t") for line in _lines(folder / "queries.tsv"))
-    sub_questions: dict[str, dict[str, str]] = {}
-    for query, number, text in (line.split("\t") for line in _lines(folder / "subquestions.tsv")):
-        sub_questions.setdefault(query, {})[number] = text
-    candidates: dict[str, list[str]] = {}
-    for query, _, document, *_ in map(str.split, _lines(folder / "candidates.bm25-judged-pool.run")):
-        candidates.setdefault(query, []).append(document)
+    texts, requests, grades = dl19.read_texts(folder), dl19.read_requests(folder), dl19.read_grades(folder)
+    sub_questions, candidates = dl19.read_sub_questions(folder), dl19.read_candidates(folder)
     return [
         Judged(
             query,
@@ -43,7 +34,3 @@ def read_judged(folder: Path, queries: int, documents: int) -> list[Judged]:
         )
         for query in itertools.islice(sub_questions, queries)
     ]
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text("utf-8").splitlines()

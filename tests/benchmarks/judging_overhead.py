@@ -38,6 +38,7 @@ from lancer.stages.judge import Judge, JudgeConfig
 from lancer.storage import Storage
 from tests.benchmarks.judging_data import Judged
 from tests.benchmarks.processes import Served, processor_seconds
+from tests.scripted import Engines
 
 SHARDS = 2  # in flight, as `ray.workers` has it
 SHARD_QUERIES = 5
@@ -63,33 +64,6 @@ class _Recorded:
             self.asked += [(prompt, sampling) for prompt in prompts]
             self.answers += answers
         return answers
-
-
-class _Engines:
-    """`lancer.stages.base.Engines` of one text engine, and documents that are their own ids."""
-
-    def __init__(self, engine: TextEngine) -> None:
-        self._engine = engine
-
-    def text(self, name: str) -> TextEngine:
-        return self._engine
-
-    def documents(self) -> _Engines:
-        return self
-
-    def texts(self, doc_ids: Sequence[str]) -> list[str | None]:
-        return list(doc_ids)
-
-    def scorer(self, name: str) -> Any:
-        raise NotImplementedError
-
-    search = scorer
-
-    def context(self, name: str) -> int | None:
-        return None  # every prompt of the benchmark fits
-
-    def tokens(self, name: str) -> ChatTokens | None:
-        return None
 
 
 def measure_overhead(judged: Sequence[Judged], config: VllmConfig) -> dict[str, Any]:
@@ -139,7 +113,7 @@ def asked_of(judged: Sequence[Judged], config: VllmConfig) -> tuple[list[list[in
     assert tokens is not None
     recorded = _Recorded(SyntheticEngine(SyntheticConfig()))
     for batch in _batches(judged):
-        call(_STAGE, batch, _Engines(recorded))
+        call(_STAGE, batch, _engines(recorded, judged))
     ids = [tokens.chat.encode(prompt, score=sampling.score).ids for prompt, sampling in recorded.asked]
     return ids, [sampling for _, sampling in recorded.asked]
 
@@ -155,7 +129,7 @@ def _ours(
 
     def run(batch: pa.Table) -> None:
         journal = Journal(Storage(), folder, uuid.uuid4().hex)
-        call(_STAGE, batch, _Engines(JournalledText(recorded, journal)))
+        call(_STAGE, batch, _engines(JournalledText(recorded, journal), judged))
         journal.close()
 
     batches = _batches(judged)
@@ -164,6 +138,11 @@ def _ours(
         list(shards.map(run, batches))
     seconds = time.perf_counter() - began
     return recorded.answers, seconds, processor_seconds(os.getpid(), without=other) - processor
+
+
+def _engines(engine: TextEngine, judged: Sequence[Judged]) -> Engines:
+    """The engine, and documents that are their own ids."""
+    return Engines(text=engine, texts={document: document for one in judged for document in one.documents})
 
 
 def _batches(judged: Sequence[Judged]) -> list[pa.Table]:

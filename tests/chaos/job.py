@@ -19,6 +19,7 @@ from lancer.engines.synthetic import SyntheticConfig, SyntheticEngine
 from lancer.stages.base import call
 from lancer.stages.decompose import Decompose, DecomposeConfig
 from lancer.storage import Storage
+from tests.scripted import Engines
 
 DOCUMENTS: Final = 60
 DEPTH: Final = 6
@@ -56,21 +57,11 @@ engines:
     )
 
 
-class _Only:
-    """The engines of one stage."""
-
-    def __init__(self, engine: RecordingEngine) -> None:
-        self.engine = engine
-
-    def text(self, name: str) -> RecordingEngine:
-        return self.engine
-
-
 def _record(requests: list[dict[str, str]], path: Path) -> None:
     engine = RecordingEngine(SyntheticEngine(SyntheticConfig(questions=N)), Storage(), str(path))
     fields = ("text", "title", "background", "problem_statement")
     stage = Decompose(DecomposeConfig(engine="recorded", n=N))
     rows = [dict.fromkeys(fields) | request for request in requests]
     batch = pa.Table.from_pylist(rows, schema=pa.schema([schema.QUERY_ID, *stage.reads]))
-    call(stage, batch, _Only(engine))  # type: ignore[arg-type]
+    call(stage, batch, Engines(text=engine))
     engine.close()

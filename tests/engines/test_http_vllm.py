@@ -21,6 +21,7 @@ import pytest
 from lancer.engines.embedded import resolve_model
 from lancer.engines.http_engine import HttpConfig, HttpEngine
 from lancer.engines.protocols import Sampling
+from lancer.engines.vllm_engine import VllmConfig, dtype_on_cpu
 from lancer.errors import EngineError
 from lancer.prompts import judge
 from tests.http_servers import Reply, Request, serving
@@ -45,10 +46,13 @@ def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command += ["--served-model-name", "smollm2"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(LENGTH), "--block-size", "32"]
     command += ["--enforce-eager", "--enable-prompt-tokens-details", "--max-num-seqs", "32"]
+    # As our own engine has it: one process less that imports vLLM, and the type that this CPU computes faster.
+    command += ["--distributed-executor-backend", "uni", "--dtype", dtype_on_cpu(VllmConfig(model=model))]
     environment = os.environ | {
         "VLLM_API_KEY": KEY,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "HF_HUB_OFFLINE": "1",
     }
     log = tmp_path_factory.mktemp("vllm") / "log"

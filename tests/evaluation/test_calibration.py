@@ -44,6 +44,10 @@ def test_auc_counts_pairs_in_order_and_ties_by_half() -> None:
     assert auc(array(4, 2, 3, 1), positive) == 0.75
     assert auc(array(4, 3, 3, 1), positive) == 0.875
     assert math.isnan(auc(array(1, 2), np.array([True, True])))
+    random = np.random.default_rng(1)
+    positive, values = random.random(60) < 0.3, random.integers(0, 8, 60).astype(float)  # with ties
+    above = [(a > b) + (a == b) / 2 for a in values[positive] for b in values[~positive]]
+    assert auc(values, positive) == pytest.approx(np.mean(above))
 
 
 def test_figures_of_probabilities() -> None:

@@ -27,6 +27,11 @@ def judged_config(folder: Path, *overrides: str) -> Config:
     )
 
 
+def again(folder: Path, finished: Path, *overrides: str) -> Config:
+    """The config of the run in `finished`, with its inputs, writing into `folder`."""
+    return judged_config(finished, f"output={folder}/run", *overrides)
+
+
 def calls(result: RunResult) -> dict[str, int]:
     """Calls that were made now, by stage."""
     return {s.stage: s.calls for s in result.stages if s.stage in CALLS}

@@ -24,7 +24,7 @@ from lancer.schema import Scale
 from lancer.selection import CoverageMatrix, parse_selector
 from lancer.stages.cascade import Cascade, JudgeOnly
 from lancer.storage import Storage
-from tests.pipeline.small import DOCUMENTS, REQUESTS, small_config
+from tests.pipeline.small import DOCUMENTS, DRAWN, REQUESTS, small_config
 from tests.recorded_grades import record_grades
 
 SPEC, K = "sum(tau=1)", 2
@@ -32,7 +32,7 @@ ONLY: dict[str, Any] = {"top_documents": 6, "until": {"selector": SPEC, "k": K, 
 
 
 def cascade_config(folder: Path, *overrides: str, only: dict[str, Any] | None = None) -> Config:
-    """The small run with MiniLM and, after it, a synthetic judge."""
+    """The small run with a synthetic judge after its estimator."""
     return small_config(
         folder,
         f"judge={json.dumps({'engine': 'llm', 'only': only or ONLY})}",
@@ -120,7 +120,7 @@ def test_estimates_must_be_probabilities_that_the_map_was_made_for(tmp_path: Pat
 @pytest.mark.ray
 @pytest.mark.usefixtures("session_ray")
 def test_a_run_asks_for_what_matters_and_goes_on_from_its_journal(tmp_path: Path) -> None:
-    result = lancer.run(cascade_config(tmp_path))
+    result = lancer.run(cascade_config(tmp_path, DRAWN))
     run = tmp_path / "run"
     pairs = sum(len(questions) for _, questions in REQUESTS.values()) * len(DOCUMENTS)
     asked = next(s.calls for s in result.stages if s.stage == "judge")
@@ -140,7 +140,7 @@ def test_a_run_asks_for_what_matters_and_goes_on_from_its_journal(tmp_path: Path
     assert (totals.cells, totals.failed_cells) == (asked, 0), "cells that were not asked count neither way"
 
     at_once = {"top_documents": 6}
-    lancer.run(cascade_config(tmp_path, f"output={tmp_path}/full", only=at_once))
+    lancer.run(cascade_config(tmp_path, DRAWN, f"output={tmp_path}/full", only=at_once))
     lazily, full = (read_run(folder / "run.trec") for folder in (run, tmp_path / "full"))
     assert lazily.tag == f"given:estimate:judge:{SPEC}"
     for query_id in REQUESTS:
@@ -152,7 +152,7 @@ def test_a_run_asks_for_what_matters_and_goes_on_from_its_journal(tmp_path: Path
     before = (run / "run.trec").read_bytes()
     for part in [*(run / "parts").glob("judge-*/*.parquet"), *(run / "coverage.parquet").iterdir()]:
         part.unlink()
-    resumed = next(s for s in lancer.run(cascade_config(tmp_path)).stages if s.stage == "judge")
+    resumed = next(s for s in lancer.run(cascade_config(tmp_path, DRAWN)).stages if s.stage == "judge")
     assert (resumed.calls, resumed.reused_calls) == (0, asked)
     assert (run / "run.trec").read_bytes() == before
 

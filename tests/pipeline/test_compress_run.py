@@ -1,4 +1,4 @@
-"""Compression in a run: on a real Ray with MiniLM, and as the end of the funnel. By SmolLM2: test_run_models."""
+"""Compression in a run: on a real Ray, and with MiniLM as the end of the funnel. By SmolLM2: test_run_models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lancer import schema
 from lancer.evaluation.run_stages import of_run
 from lancer.storage import Storage
 from tests.pipeline.compressed import check_spans
-from tests.pipeline.small import REQUESTS, small_config
+from tests.pipeline.small import DRAWN, REQUESTS, small_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("session_ray")]
 
@@ -51,10 +51,10 @@ def sample_config(folder: Path, queries: int, *overrides: str) -> lancer.config.
 
 def test_compression_comes_to_a_finished_run_and_goes_from_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    lancer.run(small_config(tmp_path))
+    lancer.run(small_config(tmp_path, DRAWN))
     assert not (run / "compressed.parquet").exists()
 
-    config = small_config(tmp_path, "compress={depth: 8}")
+    config = small_config(tmp_path, DRAWN, "compress={depth: 8}")
     result = lancer.run(config)
     assert [s.reused_queries for s in result.stages] == [4, 4, 4, 4, 0]
     rows = compressed(run)
@@ -68,12 +68,12 @@ def test_compression_comes_to_a_finished_run_and_goes_from_it(tmp_path: Path) ->
     again = lancer.run(config)
     assert not again.engines
     assert [s.reused_queries for s in again.stages] == [4] * 5
-    stricter = lancer.run(small_config(tmp_path, "compress={depth: 8, threshold: 0.99}"))
+    stricter = lancer.run(small_config(tmp_path, DRAWN, "compress={depth: 8, threshold: 0.999}"))
     assert [s.reused_queries for s in stricter.stages] == [4, 4, 4, 4, 0]
     assert sum(s.calls for s in stricter.stages) == 0, "the scores are there already"
     assert {r["status"] for r in compressed(run)} == {"nothing"}
 
-    lancer.run(small_config(tmp_path))
+    lancer.run(small_config(tmp_path, DRAWN))
     assert not list(run.glob("compressed.parquet/*"))
 
 

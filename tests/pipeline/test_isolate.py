@@ -50,6 +50,12 @@ def rating_engines(fuse: Callable[[str], None]) -> Engines:
     return Engines(text=ScriptedText(answer), texts=TEXTS)
 
 
+def calls_of(engines: Engines) -> list[tuple[list[str], Sampling, int]]:
+    text = engines.text("llm")
+    assert isinstance(text, ScriptedText)
+    return text.calls
+
+
 def judged(engines: Engines, alone: Engines | None = None, attempts: int = 2) -> tuple[pa.Table, StageOutput]:
     stage = Judge(JudgeConfig())
     return call_isolating(
@@ -91,7 +97,7 @@ def test_a_query_gets_as_many_attempts_as_allowed() -> None:
 def test_the_second_try_is_alone_in_the_engine() -> None:
     shared, alone = rating_engines(Fuse("of fire", times=1)), rating_engines(Fuse("nothing", times=0))
     judged(shared, alone)
-    asked = [texts for texts, _, _ in alone.text("llm").calls]
+    asked = [texts for texts, _, _ in calls_of(alone)]
     assert [len(texts) for texts in asked] == [4, 2, 1], "one query per call"
 
 
@@ -156,7 +162,7 @@ def test_without_a_death_everything_is_one_call() -> None:
     engines = rating_engines(Fuse("nothing", times=0))
     columns, _ = judged(engines)
     assert columns.num_rows == 3
-    assert len(engines.text("llm").calls) == 1
+    assert len(calls_of(engines)) == 1
 
 
 def test_a_request_that_kills_decomposition_has_no_sub_questions() -> None:
@@ -217,7 +223,7 @@ def test_rows_that_may_not_begin_are_set_aside_without_a_call_or_a_look_at_their
     assert columns["query_id"].to_pylist() == ["q1", "q2", "q3"]
     assert columns["ratings"].to_pylist() == [[[4, 4], [4, 4]], [[None], [None]], [[4]]]
     assert columns["rating_status"].to_pylist()[1] == [["error"], ["error"]]
-    assert [len(texts) for texts, _, _ in engines.text("llm").calls] == [4, 1]
+    assert [len(texts) for texts, _, _ in calls_of(engines)] == [4, 1]
     poison = [f for f in output.failures if f.reason == POISON]
     assert [(f.query_id, f.detail) for f in poison] == [("q2", "set aside: by itself, it killed its worker 2 times")]
     assert {f.query_id for f in output.failures} == {"q2"}

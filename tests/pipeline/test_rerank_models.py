@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,14 +15,18 @@ from tests.pipeline.small import DOCUMENTS, REQUESTS, small_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.usefixtures("session_ray")]
 
+QUERIES = ("q1", "q3")
 METHODS = ("pointwise", "graded", "listwise", "setwise")
 
 
 def test_a_language_model_orders_in_four_ways(tmp_path: Path) -> None:
     options = {"listwise": ", window: 4, step: 2, keep: 6", "setwise": ", top: 3, keep: 3"}
     steps = ", ".join(f"{{method: {m}, engine: llm{options.get(m, '')}}}" for m in METHODS)
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("".join(json.dumps({"query_id": i, "text": REQUESTS[i][0]}) + "\n" for i in QUERIES))
     config = small_config(
         tmp_path,
+        f"requests={asked}",
         "decompose=null",
         "estimate=null",
         "select=null",
@@ -36,7 +41,7 @@ def test_a_language_model_orders_in_four_ways(tmp_path: Path) -> None:
         for method in METHODS
     }
     for method, orders in columns.items():
-        assert len(orders) == len(REQUESTS)
+        assert len(orders) == len(QUERIES)
         assert all(sorted(order["doc_ids"]) == sorted(DOCUMENTS) for order in orders), method
     assert all(0 < score < 1 for order in columns["pointwise"] for score in order["scores"])
     assert any(order["doc_ids"] != list(DOCUMENTS) for order in columns["pointwise"])
@@ -47,8 +52,8 @@ def test_a_language_model_orders_in_four_ways(tmp_path: Path) -> None:
 
     ledger = pq.read_table(run / "ledger.parquet").to_pylist()
     calls = {m: sum(r["calls"] for r in ledger if r["stage"] == f"rerank.{m}") for m in METHODS}
-    assert calls["pointwise"] == calls["graded"] == len(REQUESTS) * len(DOCUMENTS)
-    assert calls["listwise"] == 3 * len(REQUESTS)
+    assert calls["pointwise"] == calls["graded"] == len(QUERIES) * len(DOCUMENTS)
+    assert calls["listwise"] == 3 * len(QUERIES)
     assert sum(calls.values()) == result.engines["llm"][0].calls
     reasons = {r["reason"] for r in pq.read_table(run / "failures.parquet").to_pylist()}
     assert reasons <= {"malformed", "unreadable"}, "a small model's lists are not always whole"

@@ -17,7 +17,7 @@ from lancer.errors import InputError, OutputError
 from lancer.formats.runs import read_run
 from lancer.pipeline.summary import RunResult
 from lancer.storage import Storage
-from tests.pipeline.small import DOCUMENTS, REQUESTS, small_config
+from tests.pipeline.small import DOCUMENTS, DRAWN, REQUESTS, small_config
 from tests.s3_servers import S3Server
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("session_ray")]
@@ -108,7 +108,7 @@ def test_dense_retrieval_and_the_matrix_share_an_engine_and_the_kept_embeddings(
 
 
 def test_a_finished_run_goes_on_without_work_and_a_new_selector_without_engines(tmp_path: Path) -> None:
-    config = small_config(tmp_path)
+    config = small_config(tmp_path, DRAWN)
     lancer.run(config)
     before = _bytes(tmp_path / "run")
     again = lancer.run(config)
@@ -118,7 +118,7 @@ def test_a_finished_run_goes_on_without_work_and_a_new_selector_without_engines(
     ]
     assert _bytes(tmp_path / "run") == before
 
-    selected = lancer.run(small_config(tmp_path, "select.selectors=[greedy-coverage(tau=0.5), max]"))
+    selected = lancer.run(small_config(tmp_path, DRAWN, "select.selectors=[greedy-coverage(tau=0.5), max]"))
     assert not selected.engines
     assert [s.reused_queries for s in selected.stages] == [4, 4, 4, 0]
     assert "greedy-coverage(tau=0.5)" in (tmp_path / "run" / "run.trec").read_text()
@@ -157,10 +157,10 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_candidate_without_text_is_kept_and_not_scored(tmp_path: Path) -> None:
-    config = small_config(tmp_path)
+    config = small_config(tmp_path, DRAWN)
     run = tmp_path / "first.run"
     run.write_text(run.read_text() + "q1 Q0 unknown 9 1.0 first\n")
-    result = lancer.run(small_config(tmp_path, "retrieve.depth=9"))
+    result = lancer.run(small_config(tmp_path, DRAWN, "retrieve.depth=9"))
     assert config.retrieve.depth == 8
     assert "unknown" in [d for d, _ in read_run(tmp_path / "run" / "run.trec").rankings["q1"]]
     cells = [r for r in pq.read_table(tmp_path / "run" / "coverage.parquet").to_pylist() if r["doc_id"] == "unknown"]
@@ -169,13 +169,19 @@ def test_a_candidate_without_text_is_kept_and_not_scored(tmp_path: Path) -> None
     assert any("1 of 9 candidates have no text" in note for note in result.notes)
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished small run whose probabilities mean nothing."""
+    folder = tmp_path_factory.mktemp("drawn")
+    lancer.run(small_config(folder, DRAWN))
+    return folder
+
+
 @pytest.mark.s3
-def test_a_run_on_an_object_store_is_read_back_with_pyarrow(
-    finished: tuple[Path, RunResult], s3_server: S3Server
-) -> None:
+def test_a_run_on_an_object_store_is_read_back_with_pyarrow(drawn: Path, s3_server: S3Server) -> None:
     bucket = s3_server.create_bucket()
     output = f"s3://{bucket}/campaign/run"
-    config = small_config(finished[0], f"output={output}", f"storage.endpoint_override={s3_server.endpoint}")
+    config = small_config(drawn, DRAWN, f"output={output}", f"storage.endpoint_override={s3_server.endpoint}")
     lancer.run(config)
     assert not lancer.run(config).engines, "a finished run on S3 goes on without work"
 
@@ -190,5 +196,5 @@ def test_a_run_on_an_object_store_is_read_back_with_pyarrow(
     coverage = pq.read_table(f"{bucket}/campaign/run/coverage.parquet", filesystem=files)
     assert coverage.num_rows == PAIRS
     with files.open_input_stream(f"{bucket}/campaign/run/run.trec") as stream:
-        assert stream.read() == (finished[0] / "run" / "run.trec").read_bytes()
+        assert stream.read() == (drawn / "run" / "run.trec").read_bytes()
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in Storage(config.storage).read(f"{output}/run.json").decode()

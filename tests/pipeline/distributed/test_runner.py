@@ -1,4 +1,4 @@
-"""What a run does to its folder before and after its work, without Ray; whole runs are in test_run and test_faults."""
+"""What a run does to its folder before and after its work, without Ray; whole runs are in test_run and test_fault*."""
 
 from __future__ import annotations
 
