@@ -11,7 +11,7 @@ import pytest
 import lancer
 from lancer.formats.runs import read_run
 from lancer.pipeline.reselect import reselect
-from tests.pipeline.small import DOCUMENTS, DRAWN, REQUESTS, small_config
+from tests.pipeline.small import DOCUMENTS, REQUESTS, small_config
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("session_ray")]
 
@@ -30,7 +30,7 @@ def rows(table: Path, **having: str) -> list[dict[str, Any]]:
 
 def test_a_threshold_that_nothing_reaches_is_told_and_the_order_stays(tmp_path: Path) -> None:
     step = "{method: bi-encoder, engine: scorer, threshold: 0.999}"
-    result = lancer.run(small_config(tmp_path, DRAWN, f"rerank={step}"))
+    result = lancer.run(small_config(tmp_path, f"rerank={step}"))
     run = tmp_path / "run"
     assert result.notes == [
         "rerank step 'bi-encoder' kept no document of any query: bi-encoder(depth=100,threshold=0.999)"
