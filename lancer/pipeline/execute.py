@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _NOT_TRIED = (CellStatus.no_text, CellStatus.not_kept, CellStatus.estimated)  # cells that a stage had no call for
 
+_SUMS = ("cut_inputs", "calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens")
+
 MADE_FROM = b"lancer.made_from"  # in a part's metadata: a digest of the columns that its stage read
 
 
@@ -50,6 +52,7 @@ class StageReport:
     cells: int = 0
     failed_cells: int = 0
     cut_documents: int = 0
+    cut_inputs: int = 0
     calls: int = 0
     reused_calls: int = 0
     pairs: int = 0
@@ -148,7 +151,7 @@ def report_of(stage: PlannedStage, part: pa.Table, *, reused: bool, seconds: flo
         report.failures = dict(Counter(report.failures) + reasons)
         report.failed_queries += bool(reasons.keys() & QUERY_REASONS)
         for entry in entries:
-            for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
+            for name in _SUMS:
                 setattr(report, name, getattr(report, name) + entry[name])
     if schema.CUT_CHARACTERS.name in part.column_names:
         cut = pc.list_flatten(part[schema.CUT_CHARACTERS.name])

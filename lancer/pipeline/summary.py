@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -46,6 +46,7 @@ class StageTotal:
     cells: int = 0
     failed_cells: int = 0
     cut_documents: int = 0  # (query, candidate) pairs of which the judge saw the beginning only
+    cut_inputs: int = 0  # texts or pairs that were longer than their model takes, of what was computed now
     counted_queries: int = 0  # of which failures and cells are known: not of shards that were finished without failures
 
     def add(self, report: StageReport) -> None:
@@ -59,7 +60,7 @@ class StageTotal:
             self.reused_queries += report.queries
             return
         self.seconds += report.seconds
-        for name in ("calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
+        for name in ("cut_inputs", "calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
 
     @property
@@ -141,12 +142,19 @@ def render(result: RunResult) -> Group:
     return Group(*parts)
 
 
-def _cut(result: RunResult) -> list[str]:
+def _cut(result: RunResult) -> Iterator[str]:
     """A note per stage that left something of documents out."""
-    what = (
-        "documents did not fit and were cut, so far as their shards were looked at; coverage.parquet says by how much"
-    )
-    return [f"{t.stage}: {t.cut_documents:,} {what}" for t in result.stages if t.cut_documents]
+    for total in result.stages:
+        if total.cut_documents:
+            yield (
+                f"{total.stage}: {total.cut_documents:,} documents did not fit and were cut, so far as their shards "
+                "were looked at; coverage.parquet says by how much"
+            )
+        if total.cut_inputs:
+            yield (
+                f"{total.stage}: {total.cut_inputs:,} inputs were longer than the model takes and were cut; "
+                "ledger.parquet says of which queries"
+            )
 
 
 def show(result: RunResult, console: Console | None = None) -> None:

@@ -15,7 +15,7 @@ def result() -> RunResult:
     """Two shards of two stages; the second shard's first stage was there already."""
     found = RunResult("runs/[x]", 5)
     judged = {"calls": 20, "pairs": 20, "prompt_tokens": 2000, "cached_tokens": 1500, "output_tokens": 20}
-    judged["cut_documents"] = 2
+    judged |= {"cut_documents": 2, "cut_inputs": 3}
     found.count(
         [StageReport("retrieve", 3, False, 1.0), StageReport("judge", 3, False, 4.0, {"unreadable": 1}, **judged)]
     )
@@ -54,6 +54,7 @@ def test_the_closing_table() -> None:
     assert "llm[1] 5.0 9.5 0.5 1,240 4,040" in lines
     assert "run.trec 0.7500" in lines
     assert any(line.startswith("note: judge: 4 documents did not fit and were cut") for line in lines)
+    assert any(line.startswith("note: judge: 6 inputs were longer than the model takes") for line in lines)
     assert "first_stage.trec -" in lines
     assert "note: first.run: candidate '[/b]' has no text" in lines
     assert lines[-1] == "5 queries in 12.3 s; files are in runs/[x]"
