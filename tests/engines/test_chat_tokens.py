@@ -43,18 +43,24 @@ def test_without_padding_the_tokens_are_the_chat_templates(tokenizer: object, la
         assert tokens.encode(asked).ids == plain(tokenizer, asked)
 
 
+def uneven(question: str) -> list[Message]:
+    """Its document ends inside a block, whatever the prompts of the stages say."""
+    start = "Rate this document from 0 to 5. " + DOCUMENT * 3
+    return [{"role": "user", "content": f"{start}\n\n{question}", "shared": len(start), "pad_at": len(start)}]
+
+
 def test_padding_lets_questions_share_whole_blocks(tokenizer: object) -> None:
     tokens = ChatTokens(tokenizer, {}, block=BLOCK)
-    one, other = tokens.encode(prompt("Why do trees hold soil?")), tokens.encode(prompt("Do roots bind it?"))
+    one, other = tokens.encode(uneven("Why do trees hold soil?")), tokens.encode(uneven("Do roots bind it?"))
     common = next(i for i, (a, b) in enumerate(zip(one.ids, other.ids, strict=False)) if a != b)
     assert 0 < one.padding < BLOCK
     assert common % BLOCK == 0
-    assert len(plain(tokenizer, prompt("Do roots bind it?"))) + other.padding == len(other.ids)
+    assert len(plain(tokenizer, uneven("Do roots bind it?"))) + other.padding == len(other.ids)
     newline = tokenizer.encode("\n")[0]  # type: ignore[attr-defined]
     without = list(other.ids)
     for _ in range(other.padding):
         without.remove(newline)
-    assert sorted(without) == sorted(plain(tokenizer, prompt("Do roots bind it?")))
+    assert sorted(without) == sorted(plain(tokenizer, uneven("Do roots bind it?")))
 
 
 def test_an_engine_without_a_cache_pads_nothing(tokenizer: object) -> None:
@@ -63,7 +69,7 @@ def test_an_engine_without_a_cache_pads_nothing(tokenizer: object) -> None:
 
 
 def test_padding_gives_way_where_there_is_no_room(tokenizer: object) -> None:
-    tokens, asked = ChatTokens(tokenizer, {}, block=BLOCK), prompt("Why do trees hold soil?")
+    tokens, asked = ChatTokens(tokenizer, {}, block=BLOCK), uneven("Why do trees hold soil?")
     padded = tokens.encode(asked)
     assert padded.padding
     assert tokens.encode(asked, room=len(padded.ids)) == padded

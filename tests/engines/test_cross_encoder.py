@@ -305,14 +305,14 @@ from pathlib import Path
 from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
 from lancer.engines.protocols import Block
 
-documents = tuple(" ".join([f"tower{i}"] + ["iron"] * 90) for i in range(120))
+documents = tuple(" ".join([f"tower{i}"] + ["iron"] * 90) for i in range(200))
 block, few = Block(documents, ("how tall", "who said")), Block(documents[:3], ("how tall",))
 model = {"model": sys.argv[1], "max_tokens": 128, "threads": 1}
 expected = CrossEncoder(CrossEncoderConfig(**model)).score([block])[0].scores
 engine = CrossEncoder(CrossEncoderConfig(batch_tokens=200_000, **model))
 engine.score([few])
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 100 * 2**20,) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (used + 250 * 2**20,) * 2)
 logging.basicConfig(level=logging.WARNING)
 np.testing.assert_allclose(engine.score([block])[0].scores, expected, atol=1e-5)
 """

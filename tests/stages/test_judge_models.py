@@ -29,7 +29,7 @@ TEXTS = {
         name: f"{name} says: The lake is forty metres deep. Perch and pike live in it."
         for name in ("a0", "a1", "b0", "b1")
     },
-    "long": "The bridge was closed for repair again. " * 40 + "The lake is forty metres deep.",
+    "long": "The bridge was closed for repair again. " * 60 + "The lake is forty metres deep.",
 }
 QUESTIONS = ["How deep is the lake?", "Which fish live in the lake?", "When was the bridge built?"]
 ROWS = [{"query_id": "q", "candidates": ["lake", "bridge"], "sub_questions": QUESTIONS}]
