@@ -45,8 +45,9 @@ def test_without_padding_the_tokens_are_the_chat_templates(tokenizer: object, la
 
 def uneven(question: str) -> list[Message]:
     """Its document ends inside a block, whatever the prompts of the stages say."""
-    start = "Rate this document from 0 to 5. " + DOCUMENT * 3
-    return [{"role": "user", "content": f"{start}\n\n{question}", "shared": len(start), "pad_at": len(start)}]
+    start = f"<document>\n{(DOCUMENT * 3).strip()}"
+    shared = f"{start}\n</document>\n\n<question>\n"
+    return [{"role": "user", "content": f"{shared}{question}", "shared": len(shared), "pad_at": len(start)}]
 
 
 def test_padding_lets_questions_share_whole_blocks(tokenizer: object) -> None:
