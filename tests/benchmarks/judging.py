@@ -10,8 +10,8 @@ prompt, and so is the order: query, document, sub-question. The layouts take tur
     per_document        ten ratings as JSON in one prompt, in blocks of 32
 
 `pairs_per_s_ratio` is shared_prefix to published_default, `cpu_ratio` the same in processor seconds, `…_32` to
-published_32. Both follow the computed tokens per pair. What the prompts of a query share in `published` (rubric and
-request) just fills one default block: where it does not, published_default computes all. `auc_…` says how
+published_32. Both follow the computed tokens per pair. In `published` the prompts of one sub-question share what comes
+before the document, which just fills one default block. `auc_…` says how
 well likelihood tells pairs of grade 4 and 5 from the rest, per token of what comes second in the layout: the
 sub-question given the document less without it, or the document given the sub-question less without it; intervals are
 of a bootstrap over documents. `overhead`: see `judging_overhead`. `--layouts` or `--overhead` measures one part only;
