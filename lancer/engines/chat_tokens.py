@@ -24,8 +24,8 @@ _PROBE: Final = ("<document>\nTrees.\n</document>\n\n<question>\n", "What do tre
 
 @dataclass(frozen=True)
 class TokenPrompt:
-    """`ids` is what the engine computes; `scored` are the positions [start, end) of the scored part; `padding` of ids
-    were put in."""
+    """`ids` is what the engine computes; `scored` are the positions [start, end) of the scored part, with which `ids`
+    ends, as nothing after it has a say in it; `padding` of ids were put in."""
 
     ids: list[int]
     scored: tuple[int, int] | None = None
@@ -67,10 +67,10 @@ class ChatTokens:
             ids, padding = self._head(head, start + last["pad_at"] if "pad_at" in last else None, score=score)
             if padding and room is not None and len(ids) + len(rest["input_ids"]) > room:
                 ids, padding = self._head(head, None, score=score)
-            scored = None
-            if score:
-                scored = _positions(rest["offset_mapping"], _moved(_span(last), -shared), len(ids))
-            return TokenPrompt(ids + rest["input_ids"], scored, padding)
+            if not score:
+                return TokenPrompt(ids + rest["input_ids"], None, padding)
+            scored = _positions(rest["offset_mapping"], _moved(_span(last), -shared), len(ids))
+            return TokenPrompt((ids + rest["input_ids"])[: scored[1]], scored, padding)
 
     def count(self, prompt: Sequence[Message], *, room: int | None = None) -> int:
         """Tokens of a prompt, padding included."""
@@ -114,7 +114,8 @@ class ChatTokens:
         if start < 0:
             raise ValueError("the chat template changes the text: its scored part cannot be found")
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return TokenPrompt(encoded["input_ids"], _positions(encoded["offset_mapping"], _moved(_span(last), start), 0))
+        scored = _positions(encoded["offset_mapping"], _moved(_span(last), start), 0)
+        return TokenPrompt(encoded["input_ids"][: scored[1]], scored)
 
     def _head(self, head: str, pad_at: int | None, *, score: bool) -> tuple[list[int], int]:
         """The tokens of a shared beginning, padded at the character `pad_at`, and how many were put in.

@@ -90,6 +90,7 @@ def test_the_scored_part_is_found_among_the_tokens(tokenizer: object, layout: st
     encoded = ChatTokens(tokenizer, {}, block=BLOCK).encode(asked, score=True)
     assert encoded.scored is not None
     start, end = encoded.scored
+    assert end == len(encoded.ids), "nothing after it is computed"
     text = tokenizer.decode(encoded.ids[start:end])  # type: ignore[attr-defined]
     assert text.strip() == ("Why do trees hold soil?" if place == "sub_question" else (DOCUMENT * 3).strip())
     if layout == "shared-prefix":

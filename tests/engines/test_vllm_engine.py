@@ -131,7 +131,8 @@ def test_scores_are_the_models_own_whatever_is_cached(
 ) -> None:
     score = Sampling(max_tokens=1, score=True)
     questions = [
-        "Which countries does it flow through, from its source in the hills to its mouth, and past which cities?",
+        "Which countries does it flow through, from its source in the hills to its mouth, past which cities, and who "
+        "has lived along it since the days of the Romans?",
         "Where?",
         "Where? And how did it come to be called so?",
     ]
