@@ -5,7 +5,7 @@ LancerError                      1
 ├── InputError                   3   a file that was given: missing, malformed, empty, inconsistent
 ├── PlanError                    4   the run cannot fit: hardware, columns, scales, budget
 ├── SetupError                   5   this machine lacks a package, Java, a model
-├── EngineError                  6   an engine did not start, or cannot go on
+├── EngineError                  6   Ray or an engine did not start, or cannot go on
 │   ├── EngineDied               6   it died under some calls; it may be started again
 │   ├── CallFailed               6   it failed at some calls; it goes on with others
 │   └── EngineNotStarted         6   it was thought not to be needed

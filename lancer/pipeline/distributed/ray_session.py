@@ -6,8 +6,10 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import ray
 from ray.data import DataContext
@@ -16,6 +18,8 @@ from lancer.config import RayConfig
 from lancer.errors import EngineError, LancerError, unforeseen
 from lancer.pipeline import hardware
 from lancer.pipeline.hardware import Need
+
+KNOCK_S: Final = 10.0
 
 
 @contextlib.contextmanager
@@ -50,16 +54,38 @@ def _start(config: RayConfig, needs: Sequence[Need]) -> None:
     address = config.address or os.environ.get("RAY_ADDRESS")
     if address is None:
         hardware.check_fits(needs, *hardware.this_machine(config.num_cpus), "this machine")
-        # "local": without an address it would join any cluster that `ray start` has started on this machine
-        ray.init(
-            "local",
-            num_cpus=config.num_cpus,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.WARNING,
-        )
+        with _told(
+            "Ray did not start on this machine (its processes have 30 s for that; a busy machine may need calm)"
+        ):
+            # "local": without an address it would join any cluster that `ray start` has started on this machine
+            ray.init(
+                "local",
+                num_cpus=config.num_cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.WARNING,
+            )
     else:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        with _told(f"no Ray can be reached at {address}"):
+            _knock(address)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+
+
+def _knock(address: str) -> None:
+    """OSError where nobody listens at HOST:PORT: Ray itself waits a minute there, and ends the process."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "//" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever Ray raises where it does not start (a plain Exception after its time-out), as an EngineError."""
+    try:
+        yield
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise EngineError(f"{what}: {reason.rstrip('.')}; nothing is lost, the same command goes on") from error
 
 
 def _quieten() -> None:
