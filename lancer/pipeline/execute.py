@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 
 _NOT_TRIED = (CellStatus.no_text, CellStatus.not_kept, CellStatus.estimated)  # cells that a stage had no call for
 
-_SUMS = ("cut_inputs", "calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens")
+SUMS: Final = ("cut_inputs", "calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens")
+"""Of ledger records, added up in reports and totals."""
 
 MADE_FROM = b"lancer.made_from"  # in a part's metadata: a digest of the columns that its stage read
 
@@ -151,7 +152,7 @@ def report_of(stage: PlannedStage, part: pa.Table, *, reused: bool, seconds: flo
         report.failures = dict(Counter(report.failures) + reasons)
         report.failed_queries += bool(reasons.keys() & QUERY_REASONS)
         for entry in entries:
-            for name in _SUMS:
+            for name in SUMS:
                 setattr(report, name, getattr(report, name) + entry[name])
     if schema.CUT_CHARACTERS.name in part.column_names:
         cut = pc.list_flatten(part[schema.CUT_CHARACTERS.name])

@@ -13,7 +13,7 @@ from rich.table import Table
 from lancer.engines.protocols import EngineClock
 from lancer.errors import DamagedError
 from lancer.pipeline.estimating_tables import comparison_table
-from lancer.pipeline.execute import StageReport, report_of
+from lancer.pipeline.execute import SUMS, StageReport, report_of
 from lancer.pipeline.foretold import Compared
 from lancer.pipeline.plan import Plan, Shard
 from lancer.pipeline.resume import Work, with_failures
@@ -60,7 +60,7 @@ class StageTotal:
             self.reused_queries += report.queries
             return
         self.seconds += report.seconds
-        for name in ("cut_inputs", "calls", "reused_calls", "pairs", "prompt_tokens", "cached_tokens", "output_tokens"):
+        for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(report, name))
 
     @property
