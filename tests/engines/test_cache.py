@@ -11,19 +11,19 @@ from lancer.engines.cache import building, cache_dir
 from lancer.errors import SetupError
 
 
-def test_own_variable_wins_then_xdg_then_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/someone")
+def test_own_variable_wins_then_xdg_then_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     monkeypatch.setenv("LANCER_CACHE", "/own")
     assert cache_dir() == Path("/own")
     monkeypatch.setenv("LANCER_CACHE", "~/models")
-    assert cache_dir() == Path("/home/someone/models")
+    assert cache_dir() == tmp_path / "models"
     monkeypatch.delenv("LANCER_CACHE")
     assert cache_dir() == Path("/xdg/lancer")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the XDG rules: to be ignored
-    assert cache_dir() == Path("/home/someone/.cache/lancer")
+    assert cache_dir() == tmp_path / ".cache" / "lancer"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_dir() == Path("/home/someone/.cache/lancer")
+    assert cache_dir() == tmp_path / ".cache" / "lancer"
 
 
 def test_many_at_once_build_one_folder(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ def _knock(address: str) -> None:
 
 @contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Whatever Ray raises where it does not start (a plain Exception after its time-out), as an EngineError."""
+    """Whatever Ray raises where it does not start, as an EngineError."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # its time-out at the start has no class of its own
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise EngineError(f"{what}: {reason.rstrip('.')}; nothing is lost, the same command goes on") from error
 
