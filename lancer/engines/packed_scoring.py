@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# In messages of torch's RuntimeErrors. oneDNN gives no reason where it finds no room for a kernel's code or buffers.
+SIGNS_OF_NO_MEMORY = ("can't allocate memory", "could not create a primitive")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -172,7 +175,8 @@ def by_block(cells: npt.NDArray[np.float32], blocks: Sequence[Block]) -> list[np
 def _is_out_of_memory(error: Exception) -> bool:
     import torch
 
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or any(sign in str(error) for sign in SIGNS_OF_NO_MEMORY)
 
 
 def one_thread_each() -> None:
