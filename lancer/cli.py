@@ -203,11 +203,12 @@ def _plan(arguments: argparse.Namespace) -> int:
         return _estimate(arguments)
     if getattr(arguments, "sample", None) or getattr(arguments, "rates", None):
         raise UsageError("--sample and --rates are about --estimate")
-    plan, work = plan_run(arguments.config, arguments.overrides, getattr(arguments, "mode", "resume"))
+    mode, retry = getattr(arguments, "mode", "resume"), getattr(arguments, "retry_failed", False)
+    description = describe(*plan_run(arguments.config, arguments.overrides, mode, retry_failed=retry))
     if arguments.form == "json":
-        _print_json(describe(plan, work).as_dict())
+        _print_json(description.as_dict())
     else:
-        wide_console().print(describe(plan, work).render())
+        wide_console().print(description.render())
     return 0
 
 
@@ -217,14 +218,14 @@ def _estimate(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.estimating_tables import render_forecast
     from lancer.pipeline.summary import wide_console
 
-    plan, work = plan_run(arguments.config, arguments.overrides)
+    plan, work, reuse = plan_run(arguments.config, arguments.overrides)
     sample = min(arguments.sample or SAMPLE, plan.inputs.table.num_rows)
     _say(f"counting what {sample} queries would ask")
     found = estimate_run(plan, sample=sample, rates=arguments.rates)
     if arguments.form == "json":
-        _print_json(describe(plan, work).as_dict() | {"estimate": found.as_dict()})
+        _print_json(describe(plan, work, reuse).as_dict() | {"estimate": found.as_dict()})
     else:
-        wide_console().print(describe(plan, work).render())
+        wide_console().print(describe(plan, work, reuse).render())
         wide_console().print(render_forecast(found, plan.config.limits))
     over = over_budget(plan.config.limits, found)
     if over:

@@ -121,7 +121,9 @@ def test_a_config_for_another_machine_is_valid_here(small: Path, monkeypatch: py
     assert main(["plan", "config.yaml", "engines.scorer.num_gpus=1000"]) == 4
 
 
-def test_plan_needs_what_is_left_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_needs_what_is_left_to_do_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     run = RunMaker(tmp_path, "engines.llm.num_cpus=1000")
     (tmp_path / "config.json").write_text(run.config.model_dump_json())
@@ -131,8 +133,16 @@ def test_plan_needs_what_is_left_to_do(tmp_path: Path, monkeypatch: pytest.Monke
     for shard in run.plan.shards:
         run.shard(shard)
     assert main(["plan", *other]) == 0
+    capsys.readouterr()
     assert main(["run", "--dry-run", *other]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "judge: 4 of 4 queries are there already" in lines
+    assert "select: 0 of 4 queries are there already" in lines
+    assert "select: runs again, because settings.selectors[0]: sum(tau=1) → max" in lines
+    assert main(["plan", "--output", "json", *other[:1]]) == 0
+    assert json.loads(capsys.readouterr().out)["reuse"][-1] == "select: 4 of 4 queries are there already"
     assert main(["run", "--dry-run", "--overwrite", *other]) == 4
+    assert main(["run", "--dry-run", "--fail-if-exists", *other]) == 8
 
 
 def test_plan_shows_stages_pools_and_their_sum(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

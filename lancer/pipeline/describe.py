@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,39 +13,45 @@ from rich.table import Table
 from lancer.config import load_config
 from lancer.pipeline import hardware
 from lancer.pipeline.inputs import read_inputs
-from lancer.pipeline.plan import Plan, make_plan
-from lancer.pipeline.resume import Mode, Work, find_work
+from lancer.pipeline.plan import Plan
+from lancer.pipeline.resume import Mode, Work, find_work, lines_on_reuse, plan_in
 from lancer.pipeline.store import RunStore
 from lancer.storage import Storage
 
 
-def validated(path: str, overrides: Iterable[str], mode: Mode = "resume") -> Plan:
+def validated(path: str, overrides: Iterable[str]) -> Plan:
     """Reads and checks everything that can be checked without an engine, and on any machine."""
+    return _planned(path, overrides, "resume")[0]
+
+
+def plan_run(
+    path: str, overrides: Iterable[str], mode: Mode = "resume", *, retry_failed: bool = False
+) -> tuple[Plan, Work, list[str]]:
+    """The same, what there is to do, checked against this machine's hardware, and lines on what stays and why not.
+
+    The hardware only where the run would start a local Ray; a cluster's is checked when it is there.
+    """
+    plan, store, before = _planned(path, overrides, mode)
+    nothing = Work({}, frozenset(), {}, plan.shards)
+    work = nothing if mode == "overwrite" else find_work(plan, store, retry_failed=retry_failed)
+    if plan.config.ray.address is None and "RAY_ADDRESS" not in os.environ:
+        machine = hardware.this_machine(plan.config.ray.num_cpus)
+        hardware.check_fits(hardware.needs(plan, work), *machine, "this machine")
+    return plan, work, list(lines_on_reuse(plan, work, before))
+
+
+def _planned(path: str, overrides: Iterable[str], mode: Mode) -> tuple[Plan, RunStore, dict[str, Any] | None]:
     config = load_config(path, overrides)
     storage = Storage(config.storage)
-    inputs = read_inputs(config, storage)
-    storage.check_writable(config.output)
-    before = None if mode == "overwrite" else RunStore(storage, config.output).read_json()
-    return make_plan(config, inputs, storage, shard_bits=before.get("shard_bits") if before else None)
-
-
-def plan_run(path: str, overrides: Iterable[str], mode: Mode = "resume") -> tuple[Plan, Work]:
-    """The same, and what there is to do, checked against this machine's hardware.
-
-    That only where the run would start a local Ray; a cluster's hardware is checked when it is there.
-    """
-    plan = validated(path, overrides, mode)
-    config, store = plan.config, RunStore(Storage(plan.config.storage), plan.config.output)
-    work = Work({}, frozenset(), {}, plan.shards) if mode == "overwrite" else find_work(plan, store)
-    if config.ray.address is None and "RAY_ADDRESS" not in os.environ:
-        machine = hardware.this_machine(config.ray.num_cpus)
-        hardware.check_fits(hardware.needs(plan, work), *machine, "this machine")
-    return plan, work
+    store = RunStore(storage, config.output)
+    plan, before = plan_in(store, config, read_inputs(config, storage), mode)
+    return plan, store, before
 
 
 @dataclass(frozen=True)
 class Description:
-    """`stages`: name, reads, adds, engines, fingerprint; `hardware`: one line per pool that is needed."""
+    """`stages`: name, reads, adds, engines, fingerprint; `hardware`: one line per pool that is needed; `reuse`: lines
+    on what the output folder holds and what of it has to be made again."""
 
     stages: list[dict[str, Any]]
     hardware: list[dict[str, Any]]
@@ -53,6 +59,7 @@ class Description:
     shards: int
     documents: str
     output: str
+    reuse: list[str]
     notes: list[str]
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,11 +85,11 @@ class Description:
             f"{self.queries} queries in {self.shards} shards, documents from {self.documents}; "
             f"needs {cpus:g} CPUs and {gpus:g} GPUs; output: {self.output}"
         )
-        return Group(stages, "", pools, "", *(f"note: {note}" for note in self.notes), last)
+        return Group(stages, "", pools, "", *self.reuse, *(f"note: {note}" for note in self.notes), last)
 
 
-def describe(plan: Plan, work: Work) -> Description:
-    """The description of a plan with so much to do."""
+def describe(plan: Plan, work: Work, reuse: Sequence[str] = ()) -> Description:
+    """The description of a plan with so much to do; `reuse` as of `plan_run`."""
     return Description(
         stages=[
             {
@@ -99,6 +106,7 @@ def describe(plan: Plan, work: Work) -> Description:
         shards=len(plan.shards),
         documents=f"{plan.source.kind} {plan.source.location}",
         output=plan.config.output,
+        reuse=list(reuse),
         notes=[*plan.inputs.notes, *_of_cascade(plan)],
     )
 

@@ -11,12 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lancer import schema
+from lancer.config import Config
 from lancer.digests import digest
 from lancer.errors import DamagedError, OutputError
 from lancer.pipeline import finish
 from lancer.pipeline.folder import read_list
+from lancer.pipeline.inputs import Inputs
 from lancer.pipeline.journal import call_prefix
-from lancer.pipeline.plan import Plan, Shard, overlapping
+from lancer.pipeline.plan import Plan, Shard, make_plan, overlapping
 from lancer.pipeline.store import RunStore, in_order, parquet_bytes, tables_of
 from lancer.stages.records import ANSWER_REASONS
 from lancer.storage import join
@@ -61,6 +63,15 @@ def open_output(store: RunStore, mode: Mode) -> dict[str, Any] | None:
     if mode == "fail-if-exists":
         raise OutputError(f"{store.root} holds a run already")
     return before
+
+
+def plan_in(store: RunStore, config: Config, inputs: Inputs, mode: Mode) -> tuple[Plan, dict[str, Any] | None]:
+    """The plan, and `run.json` of the run that it goes on with. OutputError: the folder is not for this run."""
+    before = open_output(store, mode)
+    plan = make_plan(config, inputs, store.storage, shard_bits=before.get("shard_bits") if before else None)
+    if before is not None:
+        check_same_run(plan, store, before)
+    return plan, before
 
 
 def check_same_run(plan: Plan, store: RunStore, before: dict[str, Any]) -> None:

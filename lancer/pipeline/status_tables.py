@@ -8,10 +8,9 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from lancer.pipeline.cost_tables import usd
 from lancer.pipeline.progress import duration
 from lancer.pipeline.status import Holder, Rate, Spend, StageStatus, Status
-from lancer.pipeline.tables import plain_table
+from lancer.pipeline.tables import plain_table, usd_amount
 
 
 def render_status(status: Status) -> Group:
@@ -64,8 +63,13 @@ def _spend(status: Status) -> str:
     if not status.spend:
         return "no engine has been used"
     engines = ", ".join(_of_engine(s) for s in status.spend)
-    return f"spent so far: USD {usd(status.spent)} ({engines})"
+    money = status.spent
+    without = f"; `prices` has nothing for {', '.join(sorted(money.without))}" if money.without else ""
+    if money.known is None:
+        return f"spent so far: {engines}{without}"
+    return f"spent so far: USD {usd_amount(money.known)} ({engines}){without}"
 
 
 def _of_engine(spend: Spend) -> str:
-    return f"{spend.engine} {spend.device_hours:.4f} device hours, {usd(spend.money)}"
+    hours = f"{spend.engine} {spend.device_hours:.4f} device hours"
+    return hours if spend.money.known is None else f"{hours}, USD {usd_amount(spend.money.known)}"

@@ -1,21 +1,22 @@
 """What judging costs by the layout of its prompts: `python -m tests.benchmarks.judging [--json]`.
 
 SmolLM2 in vLLM on this machine's CPU, 400 pairs of `dl19-subquestions` (4 queries × 10 documents × 10 sub-questions).
-Rubric and readout (the log-probabilities of "0" to "5" as the first token) are the same in all layouts of one pair per
-prompt, and so is the order: query, document, sub-question. The layouts take turns query by query, and back again:
+Rubric and readout (`expected`: the log-probabilities of "0" to "5" as the first token) are the same in all layouts of
+one pair per prompt, and so is the order: query, document, sub-question. The ways take turns query by query, and back:
 
     published_default   question before document, at vLLM's defaults: cache blocks of 128 tokens
     published_32        the same in blocks of 32
     shared_prefix       document before question, padded to a block of 32
     per_document        ten ratings as JSON in one prompt, in blocks of 32
+    likelihood_…        published_default and shared_prefix by the other readout: the log-probability of what comes
+                        second in the layout (the document, or the sub-question) less that without the other, per token
 
 `pairs_per_s_ratio` is shared_prefix to published_default, `cpu_ratio` the same in processor seconds, `…_32` to
-published_32. Both follow the computed tokens per pair. In `published` the prompts of one sub-question share what comes
-before the document, which just fills one default block. `auc_…` says how
-well likelihood tells pairs of grade 4 and 5 from the rest, per token of what comes second in the layout: the
-sub-question given the document less without it, or the document given the sub-question less without it; intervals are
-of a bootstrap over documents. `overhead`: see `judging_overhead`. `--layouts` or `--overhead` measures one part only;
-`--queries` and `--documents` take fewer.
+published_32, `likelihood_…` of the two ways by likelihood. They follow the computed tokens per pair. In `published` the
+prompts of one sub-question share what comes before the document, which just fills one default block, but the document,
+which likelihood scores there, is never cached. `auc_…`: how well likelihood tells pairs of grade 4 and 5 from the rest;
+intervals are of a bootstrap over documents. `overhead`: see `judging_overhead`. `--layouts` or `--overhead` measures
+one part only; `--queries` and `--documents` take fewer.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ RELEVANT = 4
 RESAMPLES = 2000
 DIGIT = Sampling(max_tokens=1, choice=CHOICES, logprobs_of=CHOICES)
 SCORE = Sampling(max_tokens=1, score=True)
+SECOND = {"shared-prefix": "sub_question", "published": "document"}  # what comes second, which likelihood scores
 ENGINE = VllmConfig(model="embedded:smollm2", max_model_len=2048, kv_cache_gib=1.5)
 
 Floats = npt.NDArray[np.float64]
@@ -53,19 +55,22 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass
 class Way:
-    """A layout on an engine, and what it took so far."""
+    """A layout on an engine by a readout, and what it took so far; `gains`: likelihood's values, a matrix per query."""
 
     layout: str
     engine: str
+    readout: str = "expected"
     seconds: float = 0.0
     processor_s: float = 0.0
     pairs: int = 0
     answers: list[Generation] = field(default_factory=list)
+    gains: list[Floats] = field(default_factory=list)
 
     def run(self, engine: Served, judged: Judged) -> None:
         """Asks for all pairs of a query."""
-        prompts = prompts_of(judged, self.layout)
-        sampling = DIGIT
+        likelihood = self.readout == "likelihood"
+        prompts = scored_prompts(judged, self.layout) if likelihood else prompts_of(judged, self.layout)
+        sampling = SCORE if likelihood else DIGIT
         if LAYOUTS[self.layout].per_document:
             n = len(judged.sub_questions)
             sampling = Sampling(max_tokens=10 * n, json_schema=json.dumps(schema(n)))
@@ -73,6 +78,8 @@ class Way:
         self.seconds, self.processor_s = self.seconds + seconds, self.processor_s + processor_s
         self.pairs += len(judged.documents) * len(judged.sub_questions)
         self.answers += answers
+        if likelihood:
+            self.gains.append(gains_of(answers, judged, self.layout))
 
     def figures(self) -> dict[str, float]:
         """Of all pairs so far."""
@@ -98,6 +105,25 @@ def prompts_of(judged: Judged, layout: str) -> list[list[Message]]:
     ]
 
 
+def scored_prompts(judged: Judged, layout: str) -> list[list[Message]]:
+    """One per pair in the order (document, sub-question), then one per scored text alone."""
+    of, second = LAYOUTS[layout], SECOND[layout]
+    pairs = [(d, q) for d in judged.documents for q in judged.sub_questions]
+    alone = [("", q) for q in judged.sub_questions] if second == "sub_question" else [(d, "") for d in judged.documents]
+    return [
+        messages_of(of.prompt(request=judged.request, document=d, sub_questions=[q]), scored=second)
+        for d, q in pairs + alone
+    ]
+
+
+def gains_of(answers: Sequence[Generation], judged: Judged, layout: str) -> Floats:
+    """log P(second | first) - log P(second), per token, of shape (documents, sub_questions)."""
+    nats = np.array([sum(answer.logprobs) / len(answer.logprobs) for answer in answers])
+    shape = len(judged.documents), len(judged.sub_questions)
+    pairs, alone = nats[: shape[0] * shape[1]].reshape(shape), nats[shape[0] * shape[1] :]
+    return pairs - (alone[None, :] if SECOND[layout] == "sub_question" else alone[:, None])
+
+
 def serve(config: VllmConfig) -> Any:
     """In a process of its own: prompts → generations."""
     logging.disable(logging.WARNING)
@@ -111,7 +137,9 @@ def measure_layouts(judged: Sequence[Judged]) -> dict[str, Any]:
         "published_default": Way("published", "128"),
         "published_32": Way("published", "32"),
         "shared_prefix": Way("shared-prefix", "32"),
-        "per_document": Way("per-document", "32"),
+        "per_document": Way("per-document", "32", "digit"),
+        "likelihood_published_default": Way("published", "128", "likelihood"),
+        "likelihood_shared_prefix": Way("shared-prefix", "32", "likelihood"),
     }
     with ExitStack() as stack:
         engines = {
@@ -119,51 +147,32 @@ def measure_layouts(judged: Sequence[Judged]) -> dict[str, Any]:
             for size in ("128", "32")
         }
         for way in ways.values():
-            Way(way.layout, way.engine).run(engines[way.engine], warm)
+            Way(way.layout, way.engine, way.readout).run(engines[way.engine], warm)
         for number, one in enumerate(measured):
             for way in list(ways.values())[:: 1 if number % 2 == 0 else -1]:
                 way.run(engines[way.engine], one)
-        auc = {
-            f"auc_{layout.replace('-', '_')}": auc_with_interval(measured, likelihoods(measured, layout, engines["32"]))
-            for layout in ("shared-prefix", "published")
-        }
     figures = {name: way.figures() for name, way in ways.items()}
-    shared = figures["shared_prefix"]
-    errors = sorted({g.error for way in ways.values() for g in way.answers} - {""})
+    ratios = {
+        f"{prefix}{name}{suffix}": figures[f"{prefix}shared_prefix"][of] / figures[f"{prefix}{base}"][of]
+        for prefix, suffix, base in (
+            ("", "", "published_default"),
+            ("", "_32", "published_32"),
+            ("likelihood_", "", "published_default"),
+        )
+        for name, of in (("pairs_per_s_ratio", "pairs_per_s"), ("cpu_ratio", "pairs_per_processor_s"))
+    }
     return {
         "pairs": ways["shared_prefix"].pairs,
-        **{
-            f"{name}{suffix}": shared[of] / figures[base][of]
-            for suffix, base in (("", "published_default"), ("_32", "published_32"))
-            for name, of in (("pairs_per_s_ratio", "pairs_per_s"), ("cpu_ratio", "pairs_per_processor_s"))
-        },
-        "cached_share": shared["cached_share"],
+        **ratios,
+        "cached_share": figures["shared_prefix"]["cached_share"],
         **figures,
-        **auc,
-        "errors": errors,
+        **{
+            f"auc_{way.layout.replace('-', '_')}": auc_with_interval(measured, np.concatenate(way.gains))
+            for way in ways.values()
+            if way.gains
+        },
+        "errors": sorted({g.error for way in ways.values() for g in way.answers} - {""}),
     }
-
-
-def likelihoods(judged: Sequence[Judged], layout: str, engine: Served) -> Floats:
-    """log P(second | first) - log P(second), per token, of shape (all documents, sub_questions)."""
-    of = LAYOUTS[layout]
-    second = "sub_question" if layout == "shared-prefix" else "document"
-
-    def score(request: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        filled = [of.prompt(request=request, document=d, sub_questions=[q]) for d, q in pairs]
-        answers, *_ = engine.call([messages_of(prompt, scored=second) for prompt in filled], SCORE)
-        return [sum(g.logprobs) / len(g.logprobs) for g in answers]
-
-    rows: list[Floats] = []
-    for one in judged:
-        pairs = [(d, q) for d in one.documents for q in one.sub_questions]
-        given = np.reshape(score(one.request, pairs), (len(one.documents), len(one.sub_questions)))
-        if second == "sub_question":
-            alone = np.array(score(one.request, [("", q) for q in one.sub_questions]))[None, :]
-        else:
-            alone = np.array(score(one.request, [(d, "") for d in one.documents]))[:, None]
-        rows.append(given - alone)
-    return np.concatenate(rows)
 
 
 def auc_with_interval(judged: Sequence[Judged], scores: Floats) -> list[float]:

@@ -215,13 +215,13 @@ def test_what_it_has_cost_so_far(tmp_path: Path) -> None:
     found = status(run.store.root)
     assert [(s.engine, s.device_hours) for s in found.spend] == [("llm", 1.0)]
     assert found.spent.known == pytest.approx(2.0 + 1.0)
-    assert "spent so far: USD 3.00 (llm 1.0000 device hours, 3.00)" in text(found)
+    assert "spent so far: USD 3.00 (llm 1.0000 device hours, USD 3.00)" in text(found)
 
 
 def test_without_a_price_the_spend_says_so(run: RunMaker) -> None:
     run.begin()
     run.session(EngineClock(startup_s=1, busy_s=1, idle_s=1, calls=1, tokens=1))
-    assert "spent so far: USD no price (llm 0.0008 device hours, no price)" in text(status(run.store.root))
+    assert "spent so far: llm 0.0008 device hours; `prices` has nothing for llm" in text(status(run.store.root))
     assert status(run.store.root).as_dict()["spend"]["usd"] is None
 
 

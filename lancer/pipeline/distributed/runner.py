@@ -35,19 +35,19 @@ from lancer.pipeline.execute import StageReport
 from lancer.pipeline.folder import SHARDS, open_run, read_sessions, shard_table
 from lancer.pipeline.foretold import ESTIMATE, compare_kept
 from lancer.pipeline.hardware import engines_needed, needs
-from lancer.pipeline.inputs import Inputs, read_inputs
+from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.lease import Lease, leased
-from lancer.pipeline.plan import Plan, make_plan
+from lancer.pipeline.plan import Plan
 from lancer.pipeline.progress import Progress
 from lancer.pipeline.resume import (
     QUERIES,
     Mode,
     Work,
-    check_same_run,
     find_work,
     input_record,
     lines_on_reuse,
     open_output,
+    plan_in,
     query_digests,
 )
 from lancer.pipeline.store import RunStore, parquet_bytes
@@ -72,11 +72,11 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
     storage = Storage(config.storage)
     store = RunStore(storage, _absolute(config.output))
     inputs = read_inputs(config, storage)
-    plan, before = _planned(config, inputs, store, mode)
+    plan, before = plan_in(store, config, inputs, mode)
     result = RunResult(store.root, inputs.table.num_rows, notes=list(inputs.notes))
     with _terminable(), leased(storage, store.root, say) as lease:
         if open_output(store, mode) != before:  # another run has written here before the folder was ours
-            plan, before = _planned(config, inputs, store, mode)
+            plan, before = plan_in(store, config, inputs, mode)
         if mode == "overwrite":
             store.clear(keep=(lease.uri, store.uri(ESTIMATE)))
         work = find_work(plan, store, retry_failed=retry_failed)
@@ -103,15 +103,6 @@ def run(config: Config, *, mode: Mode = "resume", retry_failed: bool = False, sa
     if store.storage.exists(store.uri(ESTIMATE)):
         result.foretold = compare_kept(open_run(store.root, storage))
     return result
-
-
-def _planned(config: Config, inputs: Inputs, store: RunStore, mode: Mode) -> tuple[Plan, dict[str, Any] | None]:
-    """The plan, and run.json of the run that it goes on with. OutputError: the folder is not for this run."""
-    before = open_output(store, mode)
-    plan = make_plan(config, inputs, store.storage, shard_bits=before.get("shard_bits") if before else None)
-    if before is not None:
-        check_same_run(plan, store, before)
-    return plan, before
 
 
 def _conclude(store: RunStore, record: dict[str, Any], status: str) -> None:
