@@ -197,13 +197,15 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace) -> int:
     from lancer.pipeline.describe import describe, plan_run
+    from lancer.pipeline.resume import Mode
     from lancer.pipeline.summary import wide_console
 
     if getattr(arguments, "estimate", False):
         return _estimate(arguments)
     if getattr(arguments, "sample", None) or getattr(arguments, "rates", None):
         raise UsageError("--sample and --rates are about --estimate")
-    mode, retry = getattr(arguments, "mode", "resume"), getattr(arguments, "retry_failed", False)
+    mode: Mode = getattr(arguments, "mode", "resume")
+    retry = getattr(arguments, "retry_failed", False)
     description = describe(*plan_run(arguments.config, arguments.overrides, mode, retry_failed=retry))
     if arguments.form == "json":
         _print_json(description.as_dict())

@@ -138,7 +138,7 @@ def test_plan_needs_what_is_left_to_do_and_says_why(
     lines = capsys.readouterr().out.splitlines()
     assert "judge: 4 of 4 queries are there already" in lines
     assert "select: 0 of 4 queries are there already" in lines
-    assert "select: runs again, because settings.selectors[0]: sum(tau=1) → max" in lines
+    assert "select: runs again, because settings.selectors[0]: sum(tau=3) → max" in lines
     assert main(["plan", "--output", "json", *other[:1]]) == 0
     assert json.loads(capsys.readouterr().out)["reuse"][-1] == "select: 4 of 4 queries are there already"
     assert main(["run", "--dry-run", "--overwrite", *other]) == 4

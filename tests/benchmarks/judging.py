@@ -121,7 +121,8 @@ def gains_of(answers: Sequence[Generation], judged: Judged, layout: str) -> Floa
     nats = np.array([sum(answer.logprobs) / len(answer.logprobs) for answer in answers])
     shape = len(judged.documents), len(judged.sub_questions)
     pairs, alone = nats[: shape[0] * shape[1]].reshape(shape), nats[shape[0] * shape[1] :]
-    return pairs - (alone[None, :] if SECOND[layout] == "sub_question" else alone[:, None])
+    gains: Floats = pairs - (alone[None, :] if SECOND[layout] == "sub_question" else alone[:, None])
+    return gains
 
 
 def serve(config: VllmConfig) -> Any:

@@ -19,6 +19,7 @@ from lancer.pipeline.folder import SHARDS, shard_table
 from lancer.pipeline.inputs import read_inputs
 from lancer.pipeline.lease import read_session, session_uri, take
 from lancer.pipeline.plan import Plan, Shard, make_plan
+from lancer.pipeline.resume import input_record
 from lancer.pipeline.store import RunStore, parquet_bytes, part_table
 from lancer.stages.base import StageOutput, call
 from lancer.storage import Storage
@@ -59,12 +60,17 @@ class RunMaker:
     def begin(self, status: str = "running") -> None:
         """run.json and shards.parquet."""
         stages = [
-            {"name": s.name, "fingerprint": s.fingerprint, "engines": dict.fromkeys(s.stage.engines, "")}
+            {
+                "name": s.name,
+                "fingerprint": s.fingerprint,
+                "identity": s.identity,
+                "engines": dict.fromkeys(s.stage.engines, ""),
+            }
             for s in self.plan.stages
         ]
         self.storage.write(self.store.uri(SHARDS), parquet_bytes(shard_table(self.plan, self.store)))
-        config = self.config.model_dump(mode="json")
-        self.store.write_json({"status": status, "config": config, "stages": stages})
+        config, inputs = self.config.model_dump(mode="json"), input_record(self.plan)
+        self.store.write_json({"status": status, "config": config, "stages": stages, "inputs": inputs})
 
     def shard(self, shard: Shard, *, stages: int = 4, finish: bool = True) -> list[str]:
         """The parts of a shard up to some stage; after the last one also its ledger and failures. Returns the parts."""
