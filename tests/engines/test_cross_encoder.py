@@ -319,7 +319,7 @@ np.testing.assert_allclose(engine.score([block])[0].scores, expected, atol=1e-5)
 
 
 def test_out_of_memory_halves_the_packs_and_goes_on(tmp_path: Path) -> None:
-    build("bert", tmp_path, num_labels=1, hidden_size=256, intermediate_size=2048)
+    build("bert", tmp_path, num_labels=1, num_hidden_layers=2, intermediate_size=4096)
     command = [sys.executable, "-c", OUT_OF_MEMORY, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
