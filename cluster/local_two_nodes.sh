@@ -102,13 +102,15 @@ wait_for() { # what, then a command that succeeds when it is there
 
 listens() { (exec 3<>"/dev/tcp/$ip/$1") 2>/dev/null; }
 
+is_up() { grep -q "Ray runtime started" "$work/$1.log"; } # its ports listen before it is: Ray gives it 30 s for the rest
+
 two_nodes() { sleep 1 && [[ "$(ray status --address "$ip:$gcs" 2>/dev/null | grep -c "node_")" == 2 ]]; } # asking takes 2 s of a core
 
 echo "local_two_nodes: starting two nodes with $cpus CPUs each"
 start_node head "$ip" --head --port "$gcs" --dashboard-host "$ip" --dashboard-port "$dashboard" --ray-client-server-port "$client" \
   --dashboard-agent-listen-port "$agent1"
-wait_for "head node" listens "$gcs"
-wait_for "job server" listens "$dashboard" # before the second node starts: Ray gives a node 30 s, which two at once may need
+wait_for "head node" is_up head # before the second starts: two at once may need more than those 30 s
+wait_for "job server" listens "$dashboard"
 start_node worker 127.0.0.3 --address "$ip:$gcs" --dashboard-agent-listen-port "$agent2"
 wait_for "second node" two_nodes
 
