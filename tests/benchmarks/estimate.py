@@ -76,9 +76,7 @@ def compare(model: str, blocks: list[Block], dtypes: Sequence[Dtype]) -> dict[st
         return scores.reshape(len(block.documents), len(block.sub_questions))
 
     ways: dict[str, Callable[[Block], Any]] = {"reference": predict}
-    for dtype in dtypes:
-        engine = CrossEncoder(CrossEncoderConfig(model=model, dtype=dtype))
-        ways[SHORT[dtype]] = lambda block, engine=engine: engine.score([block])[0].scores
+    ways |= {SHORT[dtype]: _scorer(CrossEncoderConfig(model=model, dtype=dtype)) for dtype in dtypes}
     for way in ways.values():
         way(Block(blocks[0].documents[:4], blocks[0].sub_questions[:4]))
     wall: dict[str, list[float]] = {name: [] for name in ways}
@@ -108,6 +106,11 @@ def compare(model: str, blocks: list[Block], dtypes: Sequence[Dtype]) -> dict[st
         **{f"max_abs_diff_{name}": difference for name, difference in differences.items()},
         "same_side": min(float(np.mean((of[faster] > at) == (reference_scores > at))) for at in (THRESHOLD, median)),
     }
+
+
+def _scorer(config: CrossEncoderConfig) -> Callable[[Block], Any]:
+    engine = CrossEncoder(config)
+    return lambda block: engine.score([block])[0].scores
 
 
 def _ratio(slow: list[float], fast: list[float]) -> float:

@@ -15,8 +15,8 @@ one pair per prompt, and so is the order: query, document, sub-question. The way
 published_32, `likelihood_…` of the two ways by likelihood. They follow the computed tokens per pair. In `published` the
 prompts of one sub-question share what comes before the document, which just fills one default block, but the document,
 which likelihood scores there, is never cached. `auc_…`: how well likelihood tells pairs of grade 4 and 5 from the rest;
-intervals are of a bootstrap over documents. `overhead`: see `judging_overhead`. `--layouts` or `--overhead` measures
-one part only; `--queries` and `--documents` take fewer.
+intervals are of a bootstrap over documents. `overhead`: see `judging_overhead`. `--layouts`, `--likelihood` or
+`--overhead` measures one part only; `--queries` and `--documents` take fewer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,49 +131,69 @@ def serve(config: VllmConfig) -> Any:
     return VllmEngine(config).generate
 
 
-def measure_layouts(judged: Sequence[Judged]) -> dict[str, Any]:
-    """Speed and AUC; the keys are those of the JSON output. The last query warms the engines up."""
+def measure(ways: Sequence[Way], judged: Sequence[Judged]) -> None:
+    """On engines of their own; the last query warms these up."""
     *measured, warm = judged
-    ways = {
-        "published_default": Way("published", "128"),
-        "published_32": Way("published", "32"),
-        "shared_prefix": Way("shared-prefix", "32"),
-        "per_document": Way("per-document", "32", "digit"),
-        "likelihood_published_default": Way("published", "128", "likelihood"),
-        "likelihood_shared_prefix": Way("shared-prefix", "32", "likelihood"),
-    }
     with ExitStack() as stack:
         engines = {
             size: stack.enter_context(Served(serve, ENGINE.model_copy(update={"block_size": int(size)})))
             for size in ("128", "32")
         }
-        for way in ways.values():
+        for way in ways:
             Way(way.layout, way.engine, way.readout).run(engines[way.engine], warm)
         for number, one in enumerate(measured):
-            for way in list(ways.values())[:: 1 if number % 2 == 0 else -1]:
+            for way in ways[:: 1 if number % 2 == 0 else -1]:
                 way.run(engines[way.engine], one)
-    figures = {name: way.figures() for name, way in ways.items()}
-    ratios = {
-        f"{prefix}{name}{suffix}": figures[f"{prefix}shared_prefix"][of] / figures[f"{prefix}{base}"][of]
-        for prefix, suffix, base in (
-            ("", "", "published_default"),
-            ("", "_32", "published_32"),
-            ("likelihood_", "", "published_default"),
-        )
-        for name, of in (("pairs_per_s_ratio", "pairs_per_s"), ("cpu_ratio", "pairs_per_processor_s"))
+
+
+def measure_layouts(judged: Sequence[Judged]) -> dict[str, Any]:
+    """Speed by the rating readouts; the keys are those of the JSON output."""
+    ways = {
+        "published_default": Way("published", "128"),
+        "published_32": Way("published", "32"),
+        "shared_prefix": Way("shared-prefix", "32"),
+        "per_document": Way("per-document", "32", "digit"),
     }
+    measure(list(ways.values()), judged)
+    figures = {name: way.figures() for name, way in ways.items()}
     return {
         "pairs": ways["shared_prefix"].pairs,
-        **ratios,
+        **_ratios(figures, ""),
+        **{f"{name}_32": ratio for name, ratio in _ratios(figures, "", "published_32").items()},
         "cached_share": figures["shared_prefix"]["cached_share"],
         **figures,
-        **{
-            f"auc_{way.layout.replace('-', '_')}": auc_with_interval(measured, np.concatenate(way.gains))
-            for way in ways.values()
-            if way.gains
-        },
-        "errors": sorted({g.error for way in ways.values() for g in way.answers} - {""}),
+        "errors": _errors(ways.values()),
     }
+
+
+def measure_likelihood(judged: Sequence[Judged]) -> dict[str, Any]:
+    """Speed and AUC by the other readout, on engines that have cached nothing of the first."""
+    ways = {
+        "likelihood_published_default": Way("published", "128", "likelihood"),
+        "likelihood_shared_prefix": Way("shared-prefix", "32", "likelihood"),
+    }
+    measure(list(ways.values()), judged)
+    figures = {name: way.figures() for name, way in ways.items()}
+    return {
+        **_ratios(figures, "likelihood_"),
+        **figures,
+        **{
+            f"auc_{way.layout.replace('-', '_')}": auc_with_interval(judged[:-1], np.concatenate(way.gains))
+            for way in ways.values()
+        },
+        "likelihood_errors": _errors(ways.values()),
+    }
+
+
+def _ratios(figures: dict[str, dict[str, float]], prefix: str, base: str = "published_default") -> dict[str, float]:
+    return {
+        f"{prefix}{name}": figures[f"{prefix}shared_prefix"][of] / figures[f"{prefix}{base}"][of]
+        for name, of in (("pairs_per_s_ratio", "pairs_per_s"), ("cpu_ratio", "pairs_per_processor_s"))
+    }
+
+
+def _errors(ways: Iterable[Way]) -> list[str]:
+    return sorted({answer.error for way in ways for answer in way.answers} - {""})
 
 
 def auc_with_interval(judged: Sequence[Judged], scores: Floats) -> list[float]:
@@ -205,6 +225,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--layouts", action="store_true")
+    part.add_argument("--likelihood", action="store_true")
     part.add_argument("--overhead", action="store_true")
     parser.add_argument("--queries", type=int, default=QUERIES, help="of the layouts")
     parser.add_argument("--documents", type=int, default=DOCUMENTS, help="of a query")
@@ -213,9 +234,12 @@ def main() -> None:
         sys.exit(f"needs the real data in {SHARED}")
     folder = SHARED / "dl19-subquestions"
     figures: dict[str, Any] = {}
-    if not options.overhead:
+    alone = options.layouts or options.likelihood or options.overhead
+    if options.layouts or not alone:
         figures |= measure_layouts(read_judged(folder, options.queries + 1, options.documents))
-    if not options.layouts:
+    if options.likelihood or not alone:
+        figures |= measure_likelihood(read_judged(folder, options.queries + 1, options.documents))
+    if options.overhead or not alone:
         figures |= measure_overhead(read_judged(folder, 22, options.documents), ENGINE)
     print(json.dumps(figures) if options.json else "\n".join(_lines(figures)))
 
