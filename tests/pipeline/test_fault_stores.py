@@ -180,7 +180,7 @@ def test_an_object_store_that_is_gone_ends_the_run_resumably(
 def test_an_object_store_that_does_not_answer_in_time_is_asked_again(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lancer.storage._ANSWER_S", 0.3)
+    monkeypatch.setattr("lancer.storage.s3_connection._ANSWER_S", 0.3)
     uri = f"s3://{s3_server.create_bucket()}/x"
     with faulty(s3_server, lambda method, number: FORGET if number == 1 else None) as (endpoint, counted):
         storage = Storage(StorageConfig(endpoint_override=endpoint))

@@ -33,8 +33,8 @@ def die_at(when: str, uri: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def patch_storage(module: ModuleType) -> None:
-    """Commits to disk are renames and links of temporary files, commits to S3 puts."""
+def patch_local_files(module: ModuleType) -> None:
+    """Commits to disk are renames and links of temporary files."""
 
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         def committing(source: Any, target: Any, **options: Any) -> Any:
@@ -49,7 +49,11 @@ def patch_storage(module: ModuleType) -> None:
         return committing
 
     os.replace, os.link = around(os.replace), around(os.link)
-    new_client = getattr(module, "_new_client")  # noqa: B009 - the module is not typed here
+
+
+def patch_s3(module: ModuleType) -> None:
+    """Commits to S3 are puts."""
+    new_client = getattr(module, "new_client")  # noqa: B009 - the module is not typed here
 
     def client(config: Any) -> Any:
         made = new_client(config)
@@ -64,7 +68,7 @@ def patch_storage(module: ModuleType) -> None:
         made.put_object = put_object
         return made
 
-    setattr(module, "_new_client", client)  # noqa: B010
+    setattr(module, "new_client", client)  # noqa: B010
 
 
 def patch_engine(module: ModuleType) -> None:
@@ -83,7 +87,8 @@ def patch_engine(module: ModuleType) -> None:
 
 
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
-    "lancer.storage": patch_storage,
+    "lancer.storage.local_files": patch_local_files,
+    "lancer.storage.s3_connection": patch_s3,
     "lancer.engines.synthetic": patch_engine,
     "lancer.engines.replay": patch_engine,
 }
