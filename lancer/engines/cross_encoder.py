@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -24,11 +24,9 @@ from lancer.engines.packed_attention import varlen_available
 from lancer.engines.packed_classifiers import TYPES, Placement, packed_classifier
 from lancer.engines.packed_scoring import Cells, PackedScorer, Settings, by_block
 from lancer.engines.pair_packing import Windows
+from lancer.engines.product_rate import product_rate
 from lancer.engines.protocols import Block, EngineClock, ScoredBlock
 from lancer.errors import EngineError, SetupError, UsageError
-
-if TYPE_CHECKING:
-    import torch
 
 log = logging.getLogger(__name__)
 
@@ -196,23 +194,6 @@ def _load(config: CrossEncoderConfig) -> PackedScorer:
         )
     except ValueError as error:
         raise SetupError(f"model {config.model!r} cannot be used: {error}") from error
-
-
-def product_rate(dtype: torch.dtype) -> float:
-    """GFLOP/s of a product of MiniLM's shape: the best of a few, some milliseconds.
-
-    Measured, as instructions for a type do not make it fast: with AVX512_BF16 but no AMX, float32 had 155 and bfloat16
-    86 per thread.
-    """
-    import torch
-
-    x, w = (torch.ones(rows, 384, dtype=dtype) for rows in (256, 1536))
-    best = float("inf")
-    for _ in range(5):
-        started = time.perf_counter()
-        torch.nn.functional.linear(x, w)
-        best = min(best, time.perf_counter() - started)
-    return 2 * 256 * 384 * 1536 / best / 1e9
 
 
 def _check_labels(config: CrossEncoderConfig, model: Any) -> None:

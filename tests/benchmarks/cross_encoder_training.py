@@ -19,6 +19,7 @@ import numpy as np
 
 from lancer.engines.cache import building, cache_dir
 from lancer.engines.embedded import resolve_model
+from lancer.engines.product_rate import bfloat16_is_faster
 
 SHARED: Final = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 FILES: Final = ("docs.jsonl.gz", "keypoints.tsv", "qrels.keypoints.txt.gz")
@@ -30,7 +31,7 @@ class Recipe:
 
     base: str = "embedded:minilm"
     seconds: float = 300
-    steps: int = 750
+    steps: int = 1000
     matching: int = 5  # pairs in a step
     others: int = 11
     max_tokens: int = 96
@@ -78,7 +79,7 @@ def _train(base: str, labels: list[Labelled], recipe: Recipe, to: Path) -> dict[
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     torch.set_num_threads(1)  # the same steps everywhere, and five minutes of them
-    fast_bfloat16 = torch.cpu._is_amx_tile_supported()
+    fast_bfloat16 = bfloat16_is_faster()
     torch.manual_seed(recipe.seed)
     random = np.random.default_rng(recipe.seed)
     tokenizer = AutoTokenizer.from_pretrained(base)
