@@ -36,7 +36,9 @@ from lancer.engines.embeddings import (
     corpus_embeddings,
 )
 from lancer.engines.meter import Meter
-from lancer.engines.packed_scoring import one_thread_each
+from lancer.engines.packed_encoders import PackedEncoder, PaddedEncoder, Placement, packed_encoder
+from lancer.engines.packed_scoring import is_out_of_memory, one_thread_each
+from lancer.engines.pair_packing import Pack
 from lancer.engines.protocols import Block, EngineClock, Hit, Hits, ScoredBlock, Side
 from lancer.engines.similarity import FloatArray, best_sentence, cosine, late_interaction
 from lancer.engines.sources import DocumentSource
@@ -69,11 +71,11 @@ class BiEncoderConfig(Closed):
     an s3:// prefix. Retrieval needs them, cosines use them. null: candidates are encoded as they come."""
     # Pairs per CPU second with MiniLM on 100 passages x 10 sub-questions: 1024 465, 2048 416, 4096 381, 16384 211.
     batch_tokens: int = Field(default=2048, gt=0)
-    """Padded tokens in a batch; a single longer text is a batch of its own."""
+    """Tokens in a pack, were each text as long as its longest; a single longer text is a pack of its own."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(default=None, gt=0)
-    """On a CPU, so many batches at a time, of one thread each: no low bit depends on it. None = the cores that this
+    """On a CPU, so many packs at a time, of one thread each: no low bit depends on it. None = the cores that this
     process may use, shared out evenly among the replicas."""
     replicas: int = Field(default=1, gt=0)
     num_cpus: float = Field(default=0.5, ge=0)
@@ -105,10 +107,10 @@ class BiEncoder:
         self.config = config
         self._encoded, self._cut = 0, 0  # tokens, and texts that were cut to max_tokens, so far
         self._lock = threading.Lock()
-        self._tokenizer, self._model, self._device = _load(config)
-        self._specials = set(self._tokenizer.all_special_ids)
-        # On a GPU one: a second batch would only take its memory.
-        threads = 1 if self._device == "cuda" else config.threads or own_cores(config.replicas)
+        self._tokenizer, self._encoder, self._size, device = _load(config)
+        self._specials = self._tokenizer.all_special_ids
+        # On a GPU one: a second pack would only take its memory.
+        threads = 1 if device == "cuda" else config.threads or own_cores(config.replicas)
         self._threads = ThreadPoolExecutor(threads, "bi-encoder", initializer=one_thread_each)
         self._corpus: CorpusEmbeddings | None = None
         if config.embeddings is not None:
@@ -206,15 +208,13 @@ class BiEncoder:
                     found[whole] = vector
         new = [whole for whole in dict.fromkeys(shown) if whole not in found]
         found.update(zip(new, self._embed(new), strict=True))
-        return np.array([found[whole] for whole in shown], np.float32).reshape(
-            len(shown), self._model.config.hidden_size
-        )
+        return np.array([found[whole] for whole in shown], np.float32).reshape(len(shown), self._size)
 
     def _embed(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors, shape (texts, dimensions); equal texts are encoded once."""
         distinct = list(dict.fromkeys(texts))
-        vectors = np.zeros((len(distinct), self._model.config.hidden_size), np.float32)
-        for rows, pooled in self._encode(distinct, lambda ids, hidden, mask: self._pool(hidden, mask)):
+        vectors = np.zeros((len(distinct), self._size), np.float32)
+        for rows, pooled in self._encode(distinct, self._pooled):
             vectors[rows] = pooled
         row_of = {text: row for row, text in enumerate(distinct)}
         return vectors[[row_of[text] for text in texts]]
@@ -223,10 +223,11 @@ class BiEncoder:
         """Unit vectors of the tokens of each text, shape (tokens, dimensions), without the special ones."""
         import torch
 
-        def own(ids: Sequence[Sequence[int]], hidden: Any, mask: Any) -> list[FloatArray]:
-            units = torch.nn.functional.normalize(hidden, dim=-1).cpu().numpy()
-            kept = [[i for i, token in enumerate(row) if token not in self._specials] for row in ids]
-            return [unit[places] for unit, places in zip(units, kept, strict=True)]
+        def own(pack: Pack) -> list[FloatArray]:
+            units = torch.nn.functional.normalize(self._encoder.hidden(pack), dim=-1).cpu().numpy()
+            kept = ~np.isin(pack.ids, self._specials)
+            ends = np.cumsum(pack.lengths)[:-1]
+            return [unit[places] for unit, places in zip(np.split(units, ends), np.split(kept, ends), strict=True)]
 
         distinct = list(dict.fromkeys(texts))
         vectors: dict[str, FloatArray] = {}
@@ -234,18 +235,24 @@ class BiEncoder:
             vectors.update(zip((distinct[row] for row in rows), tokens, strict=True))
         return [vectors[text] for text in texts]
 
-    def _encode(
-        self, texts: list[str], finish: Callable[[Sequence[Sequence[int]], Any, Any], R]
-    ) -> list[tuple[list[int], R]]:
-        """Batches: the rows in `texts`, and what `finish` makes of their token ids, hidden states (rows, tokens,
-        dimensions) and mask of what is no padding. Each is computed by one thread, from end to end."""
+    def _encode(self, texts: list[str], compute: Callable[[Pack], R]) -> list[tuple[list[int], R]]:
+        """Of each pack the rows in `texts`, and what `compute` makes of it, by one thread from end to end."""
         token_ids = self._tokenize(texts)
 
-        def batch(rows: list[int]) -> tuple[list[int], R]:
-            ids = [token_ids[row] for row in rows]
-            return rows, finish(ids, *self._forward(ids))
+        def of_pack(rows: list[int]) -> tuple[list[int], R]:
+            import torch
 
-        done = list(self._threads.map(batch, _pack(token_ids, self.config.batch_tokens)))
+            try:
+                with torch.inference_mode():
+                    return rows, compute(Pack.of_texts([token_ids[row] for row in rows]))
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise CallFailed(
+                    f"out of memory with packs of {self.config.batch_tokens} tokens; lower batch_tokens: {error}"
+                ) from error
+
+        done = list(self._threads.map(of_pack, _packs(token_ids, self.config.batch_tokens)))
         tokens = sum(map(len, token_ids))
         self._encoded += tokens
         self._meter.add(tokens=tokens)
@@ -263,33 +270,15 @@ class BiEncoder:
         self._cut += sum(rows > 1 for rows in Counter(encoded["overflow_to_sample_mapping"]).values())
         return [first[text] for text in range(len(texts))]
 
-    def _forward(self, token_ids: list[list[int]]) -> tuple[Any, Any]:
-        """Hidden states in float32 and the mask of what is no padding."""
-        import torch
-
-        longest = max(map(len, token_ids))
-        ids = torch.full((len(token_ids), longest), self._tokenizer.pad_token_id or 0)
-        mask = torch.zeros((len(token_ids), longest), dtype=torch.long)
-        for row, sequence in enumerate(token_ids):
-            ids[row, : len(sequence)] = torch.tensor(sequence)
-            mask[row, : len(sequence)] = 1
-        ids, mask = ids.to(self._device), mask.to(self._device)
-        try:
-            with torch.inference_mode():
-                hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        except torch.OutOfMemoryError as error:
-            raise CallFailed(
-                f"out of memory with batches of {self.config.batch_tokens} tokens; lower batch_tokens: {error}"
-            ) from error
-        return hidden, mask
-
-    def _pool(self, hidden: Any, mask: Any) -> FloatArray:
+    def _pooled(self, pack: Pack) -> FloatArray:
         import torch
 
         if self.config.pooling == "cls":
-            pooled = hidden[:, 0]
+            pooled = self._encoder.hidden(pack, first_only=True)
         else:
-            pooled = (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
+            hidden = self._encoder.hidden(pack)
+            lengths = torch.from_numpy(pack.lengths).to(hidden.device)
+            pooled = torch.segment_reduce(hidden, "mean", lengths=lengths, axis=0)
         vectors: FloatArray = torch.nn.functional.normalize(pooled, dim=-1).cpu().numpy()
         return vectors
 
@@ -309,8 +298,8 @@ def sentences_of(document: str) -> list[str]:
     return [document[start:end] for start, end in sentence_spans(document)] or [document]
 
 
-def _pack(token_ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Rows of each batch: by length, then by the ids themselves, so that the order of the input does not matter."""
+def _packs(token_ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
+    """Rows of each pack: by length, then by the ids themselves, so that the order of the input does not matter."""
     batch: list[int] = []
     for row in sorted(range(len(token_ids)), key=lambda row: (len(token_ids[row]), token_ids[row])):
         if batch and (len(batch) + 1) * len(token_ids[row]) > batch_tokens:
@@ -321,8 +310,8 @@ def _pack(token_ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[lis
         yield batch
 
 
-def _load(config: BiEncoderConfig) -> tuple[Any, Any, str]:
-    """Tokenizer, model and device."""
+def _load(config: BiEncoderConfig) -> tuple[Any, PackedEncoder, int, str]:
+    """Tokenizer, model, size of its hidden states and device."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     # Read when torch is imported. Threads that spin while they wait starve the other engines of a small machine:
     # with all cores busy, 358 pairs per CPU second against 235.
@@ -344,13 +333,14 @@ def _load(config: BiEncoderConfig) -> tuple[Any, Any, str]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolved.path_or_id, **options)
         model: Any = AutoModel.from_pretrained(
-            resolved.path_or_id, dtype=getattr(torch, config.dtype), use_safetensors=True, **options
-        )
+            resolved.path_or_id, dtype=torch.float32, use_safetensors=True, **options
+        ).eval()
     except (OSError, ValueError) as error:
         raise SetupError(f"model {config.model!r} cannot be loaded: {error}") from error
-    positions = getattr(model.config, "max_position_embeddings", config.max_tokens)
-    if config.max_tokens > positions:
+    placement = Placement(device, getattr(torch, config.dtype))
+    encoder = packed_encoder(model, placement) or PaddedEncoder(model, placement, tokenizer.pad_token_id or 0)
+    if config.max_tokens > encoder.max_tokens:
         raise UsageError(
-            f"max_tokens {config.max_tokens} is more than the {positions} positions of model {config.model!r}"
+            f"max_tokens {config.max_tokens} is more than the {encoder.max_tokens} positions of model {config.model!r}"
         )
-    return tokenizer, model.to(device).eval(), device
+    return tokenizer, encoder, model.config.hidden_size, device

@@ -20,8 +20,8 @@ from lancer.closed import Closed
 from lancer.engines.cores import own_cores
 from lancer.engines.embedded import resolve_model
 from lancer.engines.meter import Meter
-from lancer.engines.packed_attention import varlen_available
-from lancer.engines.packed_classifiers import TYPES, Placement, packed_classifier
+from lancer.engines.packed_classifiers import packed_classifier
+from lancer.engines.packed_encoders import TYPES, Placement
 from lancer.engines.packed_scoring import Cells, PackedScorer, Settings, by_block
 from lancer.engines.pair_packing import Windows
 from lancer.engines.product_rate import product_rate
@@ -167,7 +167,7 @@ def _load(config: CrossEncoderConfig) -> PackedScorer:
     if missing := sorted(loading["missing_keys"]):  # transformers fills them with random numbers
         raise UsageError(f"model {config.model!r} is no trained sequence classifier: it lacks {', '.join(missing)}")
     _check_labels(config, model.config)
-    placement = Placement(device, dtype, varlen=varlen_available(device, dtype))
+    placement = Placement(device, dtype)
     classifier = packed_classifier(model.eval(), placement)
     if classifier is None:
         raise UsageError(f"model {config.model!r} is of type {model.config.model_type!r}, allowed: {', '.join(TYPES)}")

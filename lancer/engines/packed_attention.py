@@ -1,4 +1,4 @@
-"""Attention inside each sequence of a pack, without padding: what the cross-encoder's layers call.
+"""Attention inside each sequence of a pack, without padding: what the layers of packed encoders call.
 
 Sequences of equal length that stand together are one call of PyTorch's own attention, which runs everywhere; a pack
 that is sorted by length has few such runs. On GPUs of at least compute capability 8.0 and in 16 bits, one call of

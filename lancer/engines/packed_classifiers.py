@@ -1,25 +1,15 @@
-"""Sequence classifiers of transformers, computed on packs without padding: the weights are theirs, the loop is ours.
-
-transformers pads every batch to its longest input. Here the tokens of a pack are one matrix, attention looks inside
-each sequence, and the last layer is computed only for the first token, where that is all the classifier reads (a sixth
-of the work in a model of six layers). On CPUs the linear layers go through oneDNN with weights packed once.
-
-BERT and MiniLM (Devlin et al., 2019; Wang et al., 2020), XLM-R (Conneau et al., 2020), ModernBERT (Warner et al.,
-2024).
-"""
+"""Sequence classifiers of transformers on packs: an encoder, and the model's own head over what it gives."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from lancer.engines.packed_attention import Layout, attend
+from lancer.engines.packed_encoders import PackedEncoder, Placement, packed_encoder, tensor
 
 if TYPE_CHECKING:
     import torch
 
     from lancer.engines.pair_packing import Pack
-
-TYPES: Final = ("bert", "roberta", "xlm-roberta", "modernbert")
 
 
 class PackedClassifier(Protocol):
@@ -35,238 +25,43 @@ class PackedClassifier(Protocol):
         ...
 
 
-class Placement:
-    """Where weights go and how linear layers are computed there."""
-
-    def __init__(self, device: str, dtype: torch.dtype, *, varlen: bool) -> None:
-        self.device, self.dtype, self.varlen = device, dtype, varlen
-        self._onednn = device == "cpu" and _onednn_packs(dtype)
-
-    def weight(self, parameter: torch.Tensor) -> torch.Tensor:
-        """A copy in place."""
-        return parameter.detach().to(self.device, self.dtype)
-
-    def norm(self, module: Any) -> Any:
-        """A norm. It keeps float32, as the sums over layers do: a third less error of bfloat16 for 4 % of the speed."""
-        return module.to(self.device)
-
-    def linear(self, *modules: Any) -> Linear:
-        """One linear layer out of several that read the same input."""
-        import torch
-
-        weight = torch.cat([self.weight(m.weight) for m in modules])
-        bias = None if modules[0].bias is None else torch.cat([self.weight(m.bias) for m in modules])
-        return Linear(weight, bias, packed=self._onednn)
-
-    def layout(self, pack: Pack) -> Layout:
-        """Of the sequences of a pack."""
-        import torch
-
-        starts = torch.from_numpy(pack.lengths.cumsum() - pack.lengths)
-        return Layout(pack.lengths.tolist(), starts.to(self.device), self.varlen)
-
-
-class Linear:
-    """x W^T + b.
-
-    `packed`: through oneDNN's own operator, the one that PyTorch's compiler uses. `torch.nn.functional.linear` takes
-    MKL for float32, which is half as fast on AMD processors, and cannot fuse what follows.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, *, packed: bool) -> None:
-        import torch
-
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if packed else weight
-        self._bias, self._packed = bias, packed
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(rows, inputs) -> (rows, outputs), in the type of the weights as `x`."""
-        import torch
-
-        if self._packed:
-            return _tensor(torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], ""))
-        return torch.nn.functional.linear(x, self._weight, self._bias)
-
-    def gelu(self, x: torch.Tensor) -> torch.Tensor:
-        """The exact GELU of it, fused where packed."""
-        import torch
-
-        if self._packed:
-            return _tensor(torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "gelu", [], "none"))
-        return torch.nn.functional.gelu(self(x))
-
-    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """It and `other`, added, in the type of `other`; fused where packed and of one type."""
-        import torch
-
-        if self._packed and other.dtype == x.dtype:
-            return _tensor(torch.ops.mkldnn._linear_pointwise.binary(x, other, self._weight, self._bias, "add"))
-        return self(x) + other
-
-
 def packed_classifier(model: Any, placement: Placement) -> PackedClassifier | None:
-    """The model of transformers as a `PackedClassifier`; None when its type is not one of those known here."""
-    match model.config.model_type:
-        case "bert":
-            return BertClassifier(model, placement)
-        case "xlm-roberta" | "roberta":
-            return BertClassifier(model, placement, first_position=model.config.pad_token_id + 1)
-        case "modernbert":
-            return ModernBertClassifier(model, placement)
-        case _:
-            return None
+    """The model of transformers as a `PackedClassifier`; None when its type is not one of `packed_encoders.TYPES`."""
+    encoder = packed_encoder(model.base_model, placement)
+    if encoder is None:
+        return None
+    head = ModernBertClassifier if model.config.model_type == "modernbert" else BertClassifier
+    return head(model, encoder, placement)
 
 
 class BertClassifier:
-    """BERT and XLM-R: norms after each block, learned positions, token types."""
+    """BERT and XLM-R read the first token. Heads see one row per pair: they stay in float32."""
 
-    def __init__(self, model: Any, placement: Placement, first_position: int = 0) -> None:
-        config, backbone = model.config, model.base_model
-        self._placement, self._first_position = placement, first_position
-        self._heads = config.num_attention_heads
-        self.max_tokens = config.max_position_embeddings - first_position
-        embeddings = backbone.embeddings
-        self._words = placement.weight(embeddings.word_embeddings.weight)
-        self._positions = placement.weight(embeddings.position_embeddings.weight)
-        self._types = placement.weight(embeddings.token_type_embeddings.weight)
-        self._norm = placement.norm(embeddings.LayerNorm)
-        gelu = config.hidden_act == "gelu"
-        self._layers = [_BertLayer(layer, placement, gelu=gelu) for layer in backbone.encoder.layer]
-        # Heads see one row per pair: they stay in float32.
-        self._pooler = None if backbone.pooler is None else backbone.pooler.to(placement.device)
+    def __init__(self, model: Any, encoder: PackedEncoder, placement: Placement) -> None:
+        self._encoder, self.max_tokens = encoder, encoder.max_tokens
+        pooler = model.base_model.pooler
+        self._pooler = None if pooler is None else pooler.to(placement.device)
         self._classifier = model.classifier.to(placement.device)
 
     def logits(self, pack: Pack) -> torch.Tensor:
         """See `PackedClassifier.logits`."""
-        import torch
-
-        device, layout = self._placement.device, self._placement.layout(pack)
-        ids, types, positions = (
-            torch.from_numpy(x).to(device) for x in (pack.ids, pack.types, pack.positions + self._first_position)
-        )
-        x = self._norm(self._words[ids].float() + self._types[types] + self._positions[positions])
-        for layer in self._layers[:-1]:
-            x = layer(x, self._heads, layout)
-        x = self._layers[-1](x, self._heads, layout, first_only=True)[:, None]
-        return _tensor(self._classifier(x if self._pooler is None else self._pooler(x)))
-
-
-class _BertLayer:
-    def __init__(self, layer: Any, placement: Placement, *, gelu: bool) -> None:
-        attention = layer.attention.self
-        self._dtype = placement.dtype
-        self._query = placement.linear(attention.query)
-        self._key_value = placement.linear(attention.key, attention.value)
-        self._attended = placement.linear(layer.attention.output.dense)
-        self._attention_norm = placement.norm(layer.attention.output.LayerNorm)
-        self._wide = placement.linear(layer.intermediate.dense)
-        self._activation = None if gelu else layer.intermediate.intermediate_act_fn
-        self._narrow = placement.linear(layer.output.dense)
-        self._norm = placement.norm(layer.output.LayerNorm)
-
-    def __call__(self, x: torch.Tensor, heads: int, layout: Layout, *, first_only: bool = False) -> torch.Tensor:
-        """New states of all tokens, or of the first of each sequence."""
-        inputs = x.to(self._dtype)
-        key, value = self._key_value(inputs).view(len(x), 2, heads, -1).unbind(1)
-        if first_only:
-            x, inputs = x[layout.starts], inputs[layout.starts]
-        query = self._query(inputs).view(len(x), heads, -1)
-        x = self._attention_norm(self._attended.plus(attend(query, key, value, layout), x))
-        inputs = x.to(self._dtype)
-        wide = self._wide.gelu(inputs) if self._activation is None else self._activation(self._wide(inputs))
-        return _tensor(self._norm(self._narrow.plus(wide, x)))
+        x = self._encoder.hidden(pack, first_only=True)[:, None]
+        return tensor(self._classifier(x if self._pooler is None else self._pooler(x)))
 
 
 class ModernBertClassifier:
-    """ModernBERT: norms before each block, rotary positions, gated layers, most of them with a window."""
+    """ModernBERT reads the first token or the mean of all."""
 
-    def __init__(self, model: Any, placement: Placement) -> None:
-        config, backbone = model.config, model.base_model
-        self._placement = placement
-        self._heads = config.num_attention_heads
-        self.max_tokens = config.max_position_embeddings
-        self._words = placement.weight(backbone.embeddings.tok_embeddings.weight)
-        self._norm = placement.norm(backbone.embeddings.norm)
-        self._rotary = backbone.rotary_emb.to(placement.device)
-        self._layer_types = list(config.layer_types)
-        self._layers = [
-            _ModernBertLayer(layer, placement, None if kind == "full_attention" else config.sliding_window)
-            for layer, kind in zip(backbone.layers, self._layer_types, strict=True)
-        ]
-        self._final_norm = placement.norm(backbone.final_norm)
-        self._mean = config.classifier_pooling == "mean"
+    def __init__(self, model: Any, encoder: PackedEncoder, placement: Placement) -> None:
+        self._encoder, self.max_tokens = encoder, encoder.max_tokens
+        self._mean = model.config.classifier_pooling == "mean"
         self._head, self._classifier = model.head.to(placement.device), model.classifier.to(placement.device)
 
     def logits(self, pack: Pack) -> torch.Tensor:
         """See `PackedClassifier.logits`."""
         import torch
 
-        device, layout = self._placement.device, self._placement.layout(pack)
-        ids, positions = (torch.from_numpy(x).to(device) for x in (pack.ids, pack.positions))
-        x = self._norm(self._words[ids].float())
-        rotations = {
-            kind: [part[0, :, None] for part in self._rotary(x, positions[None], kind)]
-            for kind in set(self._layer_types)
-        }
-        first_only = not self._mean and self._layers[-1].window is None
-        for number, (layer, kind) in enumerate(zip(self._layers, self._layer_types, strict=True)):
-            last = number == len(self._layers) - 1
-            x = layer(x, self._heads, rotations[kind], layout, first_only=last and first_only)
-        x = self._final_norm(x)
+        x = self._encoder.hidden(pack, first_only=not self._mean)
         if self._mean:
-            lengths = torch.from_numpy(pack.lengths).to(device)
-            x = torch.segment_reduce(x, "mean", lengths=lengths, axis=0)
-        elif not first_only:
-            x = x[layout.starts]
-        return _tensor(self._classifier(self._head(x)))
-
-
-class _ModernBertLayer:
-    def __init__(self, layer: Any, placement: Placement, window: int | None) -> None:
-        self.window = window
-        self._dtype = placement.dtype
-        self._attention_norm = placement.norm(layer.attn_norm)
-        self._query_key_value = placement.linear(layer.attn.Wqkv)
-        self._attended = placement.linear(layer.attn.Wo)
-        self._norm = placement.norm(layer.mlp_norm)
-        self._wide, self._activation = placement.linear(layer.mlp.Wi), layer.mlp.act
-        self._narrow = placement.linear(layer.mlp.Wo)
-
-    def __call__(
-        self, x: torch.Tensor, heads: int, rotation: list[torch.Tensor], layout: Layout, *, first_only: bool
-    ) -> torch.Tensor:
-        """New states of all tokens, or of the first of each sequence."""
-        states = self._query_key_value(self._attention_norm(x).to(self._dtype)).view(len(x), 3, heads, -1)
-        query, key = (_rotate(states[:, i], *rotation) for i in (0, 1))
-        if first_only:
-            query, x = query[layout.starts], x[layout.starts]
-        x = self._attended.plus(attend(query, key, states[:, 2], layout, self.window), x)
-        wide, gate = self._wide(self._norm(x).to(self._dtype)).chunk(2, dim=-1)
-        return self._narrow.plus(self._activation(wide) * gate, x)
-
-
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding (Su et al., 2021) of (tokens, heads, size), in float32."""
-    import torch
-
-    wide = x.float()
-    left, right = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-right, left), dim=-1) * sin).to(x.dtype)
-
-
-def _onednn_packs(dtype: torch.dtype) -> bool:
-    """Whether this build of PyTorch and this processor have the operator that `Linear` wants."""
-    import torch
-
-    try:
-        x = torch.zeros(1, 16, dtype=dtype)
-        Linear(torch.zeros(16, 16, dtype=dtype), None, packed=True).plus(x, x)
-    except (AttributeError, RuntimeError):  # NotImplementedError is a RuntimeError
-        return False
-    return True
-
-
-def _tensor(x: Any) -> torch.Tensor:
-    """Untyped calls of PyTorch return tensors."""
-    tensor: torch.Tensor = x
-    return tensor
+            x = torch.segment_reduce(x, "mean", lengths=torch.from_numpy(pack.lengths).to(x.device), axis=0)
+        return tensor(self._classifier(self._head(x)))

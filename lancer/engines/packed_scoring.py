@@ -148,7 +148,7 @@ class PackedScorer:
                     probabilities: npt.NDArray[np.float32] = self._activate(inputs.pack(rows)).cpu().numpy()
                 return probabilities
             except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise CallFailed(f"the cross-encoder failed: {error}") from error
                 if len(rows) == 1:
                     raise CallFailed(f"no memory for one pair of {tokens} tokens; lower max_tokens: {error}") from error
@@ -172,7 +172,8 @@ def by_block(cells: npt.NDArray[np.float32], blocks: Sequence[Block]) -> list[np
     return [cells[end - n * m : end].reshape(n, m) for (n, m), end in zip(shapes, ends, strict=True)]
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch says that something did not fit."""
     import torch
 
     kinds = (MemoryError, torch.OutOfMemoryError)

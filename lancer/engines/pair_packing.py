@@ -86,6 +86,13 @@ class Pack:
     positions: IntArray
     lengths: IntArray
 
+    @classmethod
+    def of_texts(cls, token_ids: Sequence[Sequence[int]]) -> Pack:
+        """Of single texts, each with its special tokens."""
+        lengths = np.array([len(ids) for ids in token_ids], np.int64)
+        positions = np.concatenate([np.arange(n) for n in lengths])
+        return cls(np.concatenate([np.asarray(ids, np.int64) for ids in token_ids]), 0 * positions, positions, lengths)
+
 
 @dataclass(frozen=True)
 class Inputs:

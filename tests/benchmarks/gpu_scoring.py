@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from lancer.engines.packed_attention import varlen_available
-from lancer.engines.packed_classifiers import Placement, packed_classifier
+from lancer.engines.packed_classifiers import packed_classifier
+from lancer.engines.packed_encoders import Placement
 from lancer.engines.packed_scoring import PackedScorer, Settings
 from lancer.engines.protocols import Block
 
@@ -135,7 +135,7 @@ def measure(shape: str, scale: Scale, device: str) -> dict[str, Any]:
             model_kwargs=options | {"dtype": torch.bfloat16},
         )
         exact = CrossEncoder(str(folder), device=device, max_length=scale.max_tokens, model_kwargs=options)
-        place = Placement(device, torch.bfloat16, varlen=varlen_available(device, torch.bfloat16))
+        place = Placement(device, torch.bfloat16)
         classifier = packed_classifier(AutoModelForSequenceClassification.from_pretrained(folder).eval(), place)
         assert classifier is not None
         settings = Settings(max_tokens=scale.max_tokens, batch_tokens=scale.batch_tokens)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lancer.engines.packed_attention import varlen_available
-from lancer.engines.packed_classifiers import Placement, packed_classifier
+from lancer.engines.packed_classifiers import packed_classifier
+from lancer.engines.packed_encoders import Placement
 from lancer.engines.packed_scoring import PackedScorer, Settings
 from tests.benchmarks.gpu_scoring import TINY, blocks_of, build
 
@@ -34,7 +34,7 @@ def test_the_models_of_the_benchmark_are_scored_as_transformers_does(shape: str,
     pairs = [(q, d) for d in block.documents for q in block.sub_questions]
     with torch.inference_mode():
         expected = [model(**tokenizer(q, d, return_tensors="pt")).logits.sigmoid().item() for q, d in pairs]
-    place = Placement("cpu", torch.float32, varlen=varlen_available("cpu", torch.float32))
+    place = Placement("cpu", torch.float32)
     classifier = packed_classifier(model, place)
     assert classifier is not None
     scorer = PackedScorer(tokenizer, classifier, Settings(max_tokens=TINY.max_tokens, batch_tokens=512), threads=1)

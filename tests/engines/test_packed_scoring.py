@@ -30,14 +30,14 @@ loaded = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_na
 assert {name for name in loaded if not name.startswith(("_", "sitecustomize"))} <= {"lancer", "numpy"}, loaded
 
 import torch, transformers
-from lancer.engines.packed_attention import varlen_available
-from lancer.engines.packed_classifiers import Placement, packed_classifier
+from lancer.engines.packed_classifiers import packed_classifier
+from lancer.engines.packed_encoders import Placement
 from lancer.engines.protocols import Block
 
 folder = sys.argv[1]
 model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
 tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-place = Placement("cpu", torch.float32, varlen=varlen_available("cpu", torch.float32))
+place = Placement("cpu", torch.float32)
 scorer = PackedScorer(tokenizer, packed_classifier(model, place), Settings(max_tokens=128, batch_tokens=512), threads=1)
 (scores,) = scorer.score([Block(("iron tower", "tall"), ("how tall", "who", "what"))])
 expected = model(**tokenizer("who", "tall", return_tensors="pt")).logits.sigmoid().item()
