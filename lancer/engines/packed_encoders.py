@@ -43,7 +43,7 @@ class Placement:
 
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         self.device, self.dtype, self.varlen = device, dtype, varlen_available(device, dtype)
-        self._onednn = device == "cpu" and _onednn_packs(dtype)
+        self.packs = device == "cpu" and _onednn_packs(dtype)
 
     def weight(self, parameter: torch.Tensor) -> torch.Tensor:
         """A copy in place."""
@@ -59,7 +59,7 @@ class Placement:
 
         weight = torch.cat([self.weight(m.weight) for m in modules])
         bias = None if modules[0].bias is None else torch.cat([self.weight(m.bias) for m in modules])
-        return Linear(weight, bias, packed=self._onednn)
+        return Linear(weight, bias, packed=self.packs)
 
     def layout(self, pack: Pack) -> Layout:
         """Of the sequences of a pack."""

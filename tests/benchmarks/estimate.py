@@ -40,6 +40,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
+from lancer.engines.packed_encoders import Linear, Placement
 from lancer.engines.protocols import Block
 from tests.benchmarks import dl19
 from tests.benchmarks.cross_encoder_training import SHARED, trained_cross_encoder
@@ -179,16 +180,17 @@ def _flops(config: Any, tokens: int, pairs: int) -> float:
 
 
 def _peak(config: Any, dtype: Any) -> float:
-    """The best of many products (1024 tokens × hidden × intermediate)."""
+    """The best of many products (1024 tokens × hidden × intermediate), by PyTorch's own way or with packed weights."""
     import torch
 
     torch.set_num_threads(1)
     x, w = (torch.randn(rows, config.hidden_size).to(dtype) for rows in (1024, config.intermediate_size))
     best = float("inf")
-    for _ in range(200):
-        started = time.perf_counter()
-        torch.nn.functional.linear(x, w)
-        best = min(best, time.perf_counter() - started)
+    for layer in (Linear(w, None, packed=packed) for packed in {False, Placement("cpu", dtype).packs}):
+        for _ in range(200):
+            started = time.perf_counter()
+            layer(x)
+            best = min(best, time.perf_counter() - started)
     return float(2 * 1024 * config.hidden_size * config.intermediate_size / best)
 
 

@@ -1,9 +1,8 @@
-"""Local files and S3 objects: whole or absent, found again, and errors that say what to do."""
+"""S3 objects: whole or absent, found again, and errors that say what to do."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pickle
 import random
@@ -20,17 +19,10 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lancer.errors import InputError, OutputError, StorageError, UsageError
-from lancer.storage import TEMPORARY_PREFIX, Entry, Storage, StorageConfig, is_remote, join, safe_name
+from lancer.storage import TEMPORARY_PREFIX, Entry, Storage, StorageConfig, join
 from tests.s3_servers import S3Server
-
-
-@pytest.fixture
-def storage() -> Storage:
-    return Storage()
 
 
 @pytest.fixture
@@ -41,10 +33,6 @@ def s3(s3_server: S3Server) -> Storage:
 @pytest.fixture
 def base(s3_server: S3Server) -> str:
     return f"s3://{s3_server.create_bucket()}/runs/a"
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
 
 
 def write_half(storage: Storage, uri: str, error: Exception) -> None:
@@ -87,171 +75,6 @@ class _Forward(socketserver.BaseRequestHandler):
             upstream.shutdown(socket.SHUT_WR)
 
 
-# Names
-
-
-@pytest.mark.parametrize(
-    ("parts", "joined"),
-    [
-        (("run",), "run"),
-        (("run", "parts", "x.parquet"), "run/parts/x.parquet"),
-        (("run/", "/parts/", "x"), "run/parts/x"),
-        (("/", "x"), "/x"),
-        (("", "x"), "x"),
-        (("s3://bucket", "a", "b"), "s3://bucket/a/b"),
-        (("s3://bucket/", "a"), "s3://bucket/a"),
-        (("s3://bucket/k", ""), "s3://bucket/k"),
-    ],
-)
-def test_join_puts_one_slash_between_parts(parts: tuple[str, ...], joined: str) -> None:
-    assert join(*parts) == joined
-
-
-def test_only_s3_uris_are_remote() -> None:
-    assert is_remote("s3://bucket/key")
-    assert not is_remote("runs/a:b")
-    with pytest.raises(UsageError, match=r"scheme 'gs' is not supported; allowed: a local path, s3://"):
-        is_remote("gs://bucket/key")
-
-
-def test_safe_name_leaves_plain_ids_readable() -> None:
-    assert safe_name("msmarco_v2.1_doc-7~a") == "msmarco_v2.1_doc-7~a"
-    assert safe_name("a/b") == "a%2Fb"
-    assert safe_name("..") == "%2E."
-
-
-@given(st.text(), st.text())
-def test_safe_names_are_path_components_and_differ_when_ids_do(one: str, other: str) -> None:
-    name = safe_name(one)
-    assert name
-    assert "/" not in name
-    assert name.isascii()
-    assert not name.startswith(".")
-    assert len(name) <= 150
-    assert (name == safe_name(other)) == (one == other)
-
-
-@pytest.mark.parametrize(("one", "other"), [("", "%"), (".", "%2E"), ("a b", "a%20b"), ("x" * 200, "x" * 201)])
-def test_safe_names_of_look_alikes_differ(one: str, other: str) -> None:
-    assert safe_name(one) != safe_name(other)
-
-
-# Local files
-
-
-def test_write_makes_folders_replaces_and_leaves_no_temporary(storage: Storage, tmp_path: Path) -> None:
-    uri = join(str(tmp_path), "a", "b", "x.bin")
-    storage.write(uri, b"one")
-    storage.write(uri, b"two")
-    assert storage.read(uri) == b"two"
-    assert names(tmp_path / "a" / "b") == ["x.bin"]
-
-
-def test_new_files_have_the_usual_permissions(storage: Storage, tmp_path: Path) -> None:
-    storage.write(f"{tmp_path}/x", b"")
-    (tmp_path / "y").touch()
-    assert (tmp_path / "x").stat().st_mode == (tmp_path / "y").stat().st_mode
-
-
-def test_an_error_while_writing_keeps_the_old_file_and_leaves_nothing(storage: Storage, tmp_path: Path) -> None:
-    uri = f"{tmp_path}/x"
-    storage.write(uri, b"old")
-    with pytest.raises(RuntimeError, match="stop"):
-        write_half(storage, uri, RuntimeError("stop"))
-    assert storage.read(uri) == b"old"
-    assert names(tmp_path) == ["x"]
-
-
-def test_nothing_is_visible_before_the_block_ends(storage: Storage, tmp_path: Path) -> None:
-    uri = f"{tmp_path}/x"
-    with storage.open_write(uri) as file:
-        file.write(b"whole")
-        file.flush()
-        assert not storage.exists(uri)
-        assert storage.list(str(tmp_path)) == []
-    assert storage.read(uri) == b"whole"
-
-
-def test_a_callers_own_file_error_inside_the_block_is_not_disguised(storage: Storage, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_half(storage, f"{tmp_path}/x", FileNotFoundError(errno.ENOENT, "an input"))
-    assert names(tmp_path) == []
-
-
-def test_a_full_disk_is_an_output_error(storage: Storage, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="No space left on device"):
-        write_half(storage, f"{tmp_path}/x", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    assert names(tmp_path) == []
-
-
-def test_create_writes_once(storage: Storage, tmp_path: Path) -> None:
-    uri = f"{tmp_path}/lock"
-    assert storage.create(uri, b"first")
-    assert not storage.create(uri, b"second")
-    assert storage.read(uri) == b"first"
-    assert names(tmp_path) == ["lock"]
-
-
-def test_of_many_creators_one_wins(storage: Storage, tmp_path: Path) -> None:
-    uri = f"{tmp_path}/lock"
-    with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda i: storage.create(uri, b"%d" % i), range(32)))
-    assert sum(won) == 1
-    assert storage.read(uri) == b"%d" % won.index(True)
-
-
-def test_list_is_recursive_sorted_and_skips_temporaries(storage: Storage, tmp_path: Path) -> None:
-    base = str(tmp_path / "run")
-    for name, size in (("b/2", 2), ("a", 1), ("b/1", 0)):
-        storage.write(join(base, name), b"x" * size)
-    storage.write(f"{tmp_path}/run2/other", b"")
-    (tmp_path / "run" / f"{TEMPORARY_PREFIX}left-by-a-kill").touch()
-    expected = [Entry(f"{base}/a", 1), Entry(f"{base}/b/1", 0), Entry(f"{base}/b/2", 2)]
-    assert storage.list(base) == expected
-    assert storage.list(base + "/") == expected
-    assert storage.list(f"{tmp_path}/none") == []
-    assert storage.list(base, "b/") == expected[1:]
-    assert storage.list(base, "b/2") == expected[2:]
-
-
-def test_delete_is_repeatable(storage: Storage, tmp_path: Path) -> None:
-    uri = f"{tmp_path}/x"
-    storage.write(uri, b"")
-    storage.delete(uri)
-    storage.delete(uri)
-    assert not storage.exists(uri)
-
-
-def test_a_folder_is_not_a_file(storage: Storage, tmp_path: Path) -> None:
-    assert not storage.exists(str(tmp_path))
-    with pytest.raises(InputError, match="Is a directory"):
-        storage.read(str(tmp_path))
-
-
-def test_a_missing_file_is_named(storage: Storage, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file") as caught:
-        storage.open(f"{tmp_path}/missing.jsonl")
-    assert caught.value.file == f"{tmp_path}/missing.jsonl"
-
-
-def test_check_writable_says_why_not_and_leaves_no_trace(storage: Storage, tmp_path: Path) -> None:
-    storage.check_writable(f"{tmp_path}/new/run")
-    assert names(tmp_path) == []
-    (tmp_path / "file").touch()
-    for uri in (f"{tmp_path}/file", f"{tmp_path}/file/run"):
-        with pytest.raises(OutputError, match="Not a directory"):
-            storage.check_writable(uri)
-        with pytest.raises(OutputError):
-            storage.write(join(uri, "x"), b"")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_check_writable_sees_permissions(storage: Storage, tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(OutputError, match="Permission denied"):
-        storage.check_writable(f"{tmp_path}/run")
-
-
 def test_without_boto3_the_error_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['boto3'] = None\n"
@@ -267,9 +90,6 @@ def test_without_boto3_the_error_names_the_extra() -> None:
 def test_importing_storage_does_not_import_boto3() -> None:
     code = "import sys, lancer.storage; sys.exit('boto3' in sys.modules or 'botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-# S3
 
 
 @pytest.mark.s3
