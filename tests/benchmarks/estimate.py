@@ -15,11 +15,11 @@ turns query by query, and ratios are medians over queries, so that a busy machin
 matrix product of the model's shape reaches, and the shares of the kinds of work. `--dtype` measures one type, float32
 for these two unless it is given: bfloat16 without instructions for it takes many minutes.
 
-The next limit is arithmetic, 1.4 GFLOP per pair of 74 tokens. Profile and roofline of one thread of a Xeon with
-AVX512_VNNI and without AMX, float32: 102 GFLOP/s of the 130 that bare products reach (.79); .82 of the time in linear
-layers, .13 in attention, .02 in norms; tokenising and assembling pairs .001. With two threads .55 is reached, and 97
-pairs/s; at the rate of bare products it would be 170, 2.8 times sentence-transformers. bfloat16 without AMX is slower
-(with AVX512_BF16 86 GFLOP/s against 155). 8-bit products (torch._int_mm, a scale per token and per
+The next limit is arithmetic, 1.8 GFLOP per pair of 97 tokens. Profile and roofline of one thread: an EPYC with
+AVX512_BF16 has in float32 188 GFLOP/s of the 252 of bare products with packed weights (.75; .81 of the time in linear
+layers, .15 in attention, .02 in norms), in bfloat16 283 of 528 (.54; .61, .26 and .05); tokenising and assembling pairs
+.001. A Xeon with AVX512_VNNI and no AMX has 102 of 130 in float32 and is three times slower in bfloat16: no more than
+2.8 times sentence-transformers is in reach there. 8-bit products (torch._int_mm, a scale per token and per
 channel) are three to five times as fast, but move probabilities by up to .07 (.027 where only the widening layers use
 them) and 1 to 2 % of the cells across the median: not used.
 """
