@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -36,7 +36,7 @@ from lancer.engines.embeddings import (
     corpus_embeddings,
 )
 from lancer.engines.meter import Meter
-from lancer.engines.packed_encoders import PackedEncoder, PaddedEncoder, Placement, packed_encoder
+from lancer.engines.packed_encoders import TYPES, PackedEncoder, PaddedEncoder, Placement, packed_encoder
 from lancer.engines.packed_scoring import is_out_of_memory, one_thread_each
 from lancer.engines.pair_packing import Pack
 from lancer.engines.protocols import Block, EngineClock, Hit, Hits, ScoredBlock, Side
@@ -48,6 +48,8 @@ from lancer.text.sentences import VERSION as SENTENCES_VERSION
 from lancer.text.sentences import sentence_spans
 
 log = logging.getLogger(__name__)
+
+ENCODING_VERSION: Final = 2  # change it with anything in the computation that changes the bits of an embedding
 
 R = TypeVar("R")
 
@@ -88,7 +90,7 @@ class BiEncoderConfig(Closed):
         """
         place = {"kind", "revision", "device", "threads", "replicas", "num_cpus", "num_gpus", "embeddings"}
         kept = None if self.embeddings is None else {"version": EMBEDDINGS_VERSION, "part": PART_DOCUMENTS}
-        fields = self.model_dump(exclude=place) | {"embeddings": kept}
+        fields = self.model_dump(exclude=place) | {"embeddings": kept, "encoding": ENCODING_VERSION}
         return fields if self.similarity != "best-sentence" else fields | {"sentences": SENTENCES_VERSION}
 
 
@@ -211,9 +213,9 @@ class BiEncoder:
         return np.array([found[whole] for whole in shown], np.float32).reshape(len(shown), self._size)
 
     def _embed(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors, shape (texts, dimensions); equal texts are encoded once."""
+        """Unit vectors, shape (texts, dimensions), NaN of a text without tokens; equal texts are encoded once."""
         distinct = list(dict.fromkeys(texts))
-        vectors = np.zeros((len(distinct), self._size), np.float32)
+        vectors = np.full((len(distinct), self._size), np.nan, np.float32)
         for rows, pooled in self._encode(distinct, self._pooled):
             vectors[rows] = pooled
         row_of = {text: row for row, text in enumerate(distinct)}
@@ -230,7 +232,7 @@ class BiEncoder:
             return [unit[places] for unit, places in zip(np.split(units, ends), np.split(kept, ends), strict=True)]
 
         distinct = list(dict.fromkeys(texts))
-        vectors: dict[str, FloatArray] = {}
+        vectors = dict.fromkeys(distinct, np.empty((0, self._size), np.float32))
         for rows, tokens in self._encode(distinct, own):
             vectors.update(zip((distinct[row] for row in rows), tokens, strict=True))
         return [vectors[text] for text in texts]
@@ -299,9 +301,13 @@ def sentences_of(document: str) -> list[str]:
 
 
 def _packs(token_ids: Sequence[Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Rows of each pack: by length, then by the ids themselves, so that the order of the input does not matter."""
+    """Rows of each pack: by length, then by the ids themselves, so that the order of the input does not matter.
+
+    Texts without tokens (some tokenizers add none of their own) are in no pack.
+    """
     batch: list[int] = []
-    for row in sorted(range(len(token_ids)), key=lambda row: (len(token_ids[row]), token_ids[row])):
+    rows = [row for row, ids in enumerate(token_ids) if len(ids)]
+    for row in sorted(rows, key=lambda row: (len(token_ids[row]), token_ids[row])):
         if batch and (len(batch) + 1) * len(token_ids[row]) > batch_tokens:
             yield batch
             batch = []
@@ -314,11 +320,11 @@ def _load(config: BiEncoderConfig) -> tuple[Any, PackedEncoder, int, str]:
     """Tokenizer, model, size of its hidden states and device."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     # Read when torch is imported. Threads that spin while they wait starve the other engines of a small machine:
-    # with all cores busy, 358 pairs per CPU second against 235.
+    # with all cores busy, half as many pairs again per CPU second.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import torch
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
     except ImportError as error:
         raise SetupError(f"a bi-encoder needs {error.name}: install lancer with the extra `cpu` or `gpu`") from None
     if config.device == "cuda" and not torch.cuda.is_available():
@@ -330,14 +336,18 @@ def _load(config: BiEncoderConfig) -> tuple[Any, PackedEncoder, int, str]:
         "trust_remote_code": False,
         "local_files_only": Path(resolved.path_or_id).is_dir(),
     }
+    dtype = getattr(torch, config.dtype)
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolved.path_or_id, **options)
+        own = AutoConfig.from_pretrained(resolved.path_or_id, **options)
+        # What transformers computes itself is loaded in the type, as it keeps some parts in float32 then.
+        loaded = torch.float32 if own.model_type in TYPES else dtype
         model: Any = AutoModel.from_pretrained(
-            resolved.path_or_id, dtype=torch.float32, use_safetensors=True, **options
+            resolved.path_or_id, dtype=loaded, use_safetensors=True, **options
         ).eval()
     except (OSError, ValueError) as error:
         raise SetupError(f"model {config.model!r} cannot be loaded: {error}") from error
-    placement = Placement(device, getattr(torch, config.dtype))
+    placement = Placement(device, dtype)
     encoder = packed_encoder(model, placement) or PaddedEncoder(model, placement, tokenizer.pad_token_id or 0)
     if config.max_tokens > encoder.max_tokens:
         raise UsageError(

@@ -24,7 +24,7 @@ from lancer.engines.packed_classifiers import packed_classifier
 from lancer.engines.packed_encoders import TYPES, Placement
 from lancer.engines.packed_scoring import Cells, PackedScorer, Settings, by_block
 from lancer.engines.pair_packing import Windows
-from lancer.engines.product_rate import product_rate
+from lancer.engines.product_rate import product_rates
 from lancer.engines.protocols import Block, EngineClock, ScoredBlock
 from lancer.errors import EngineError, SetupError, UsageError
 
@@ -176,9 +176,13 @@ def _load(config: CrossEncoderConfig) -> PackedScorer:
             f"max_tokens {config.max_tokens} is more than the {classifier.max_tokens} positions of {config.model!r}"
         )
     if dtype == torch.bfloat16 and device == "cpu":
-        slow, fast = product_rate(torch.bfloat16), product_rate(torch.float32)
-        if slow < fast:
-            log.warning("bfloat16 is slower than float32 on this processor: %.0f GFLOP/s against %.0f", slow, fast)
+        rates = product_rates()
+        if not rates.bfloat16_is_faster:
+            log.warning(
+                "bfloat16 is slower than float32 on this processor: %.0f GFLOP/s against %.0f",
+                rates.bfloat16,
+                rates.float32,
+            )
     # On a GPU the second thread prepares a pack while the first waits for its own.
     settings = Settings(
         activation=config.activation,

@@ -32,8 +32,8 @@ from lancer.storage import Storage, join
 
 log = logging.getLogger(__name__)
 
-EMBEDDINGS_VERSION: Final = 2  # change it with anything here that changes what a part holds
-PART_DOCUMENTS: Final = 1024  # 1.5 MB of 384 dimensions; half a minute of one core with MiniLM
+EMBEDDINGS_VERSION: Final = 1  # change it with anything here that changes what a part holds
+PART_DOCUMENTS: Final = 1024  # 1.5 MB of 384 dimensions; a quarter of a minute of one core with MiniLM
 _READERS: Final = 8  # parts that are read at the same time
 
 Embed = Callable[[Sequence[str]], FloatArray]

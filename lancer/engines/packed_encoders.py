@@ -39,7 +39,7 @@ class PackedEncoder(Protocol):
 
 
 class Placement:
-    """Where weights go and how linear layers are computed there."""
+    """Where weights go and how linear layers are computed there; `packs`: with weights packed for oneDNN."""
 
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         self.device, self.dtype, self.varlen = device, dtype, varlen_available(device, dtype)
@@ -108,10 +108,10 @@ class Linear:
 
 
 class PaddedEncoder:
-    """A model of any other type, computed by transformers, which pads the sequences of a pack to the longest."""
+    """A model of any other family, in the type that it has, by transformers: it pads a pack to its longest sequence."""
 
     def __init__(self, backbone: Any, placement: Placement, pad_token_id: int) -> None:
-        self._model, self._pad_token_id = backbone.to(placement.device, placement.dtype), pad_token_id
+        self._model, self._pad_token_id = backbone.to(placement.device), pad_token_id
         self._device = placement.device
         self.max_tokens = int(getattr(backbone.config, "max_position_embeddings", sys.maxsize))
 

@@ -2,7 +2,7 @@
 
 The cross-encoder tokenises every text once. A pair's input is then five slices of one flat array of ids: what the
 tokenizer puts before, the sub-question, what goes between, the document or a window of it, what goes after. A pack
-holds several inputs one after another, without padding.
+holds several inputs one after another, without padding; a bi-encoder's are single texts.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from lancer.engines.chat_tokens import ChatTokens, TokenPrompt
 from lancer.engines.cores import own_cores
 from lancer.engines.embedded import resolve_model
 from lancer.engines.meter import Meter
-from lancer.engines.product_rate import bfloat16_is_faster
+from lancer.engines.product_rate import product_rates
 from lancer.engines.protocols import EngineClock, Generation, Message, Sampling
 from lancer.engines.vllm_calls import read_output, sampling_params
 from lancer.errors import EngineDied, EngineError, LancerError, SetupError, UsageError
@@ -48,8 +48,8 @@ class VllmConfig(Closed):
     model: str
     revision: str | None = None
     dtype: Dtype = "auto"
-    """auto = the model's own; float32 on a CPU that multiplies bfloat16 more slowly: name it where several kinds of
-    processors work on one run."""
+    """auto = the model's own; on a CPU bfloat16 or float32, whichever it multiplies faster: name it where several kinds
+    of processors work on one run."""
     max_model_len: int | None = Field(default=None, gt=0)
     chat_template_kwargs: dict[str, bool | str | int] = Field(default_factory=dict)
     batch_invariant: bool = False
@@ -77,7 +77,8 @@ class VllmConfig(Closed):
         decides how many newlines pad a prompt.
         """
         fields = {"model", "dtype", "max_model_len", "chat_template_kwargs", "batch_invariant"}
-        return self.model_dump(include=fields) | {"block_size": block_of(self)}
+        own = self.model_dump(include=fields) | {"block_size": block_of(self)}
+        return own | {"dtype": "the faster one"} if self.dtype == "auto" and not self.num_gpus else own
 
 
 def block_of(config: VllmConfig) -> int:
@@ -305,7 +306,12 @@ def dtype_on_cpu(config: VllmConfig) -> Dtype:
     """What `dtype` means there. SmolLM2 on two cores, tokens/s of prompts and of output: on an Ice Lake Xeon (no AMX,
     no AVX512_BF16) 445 and 78 in float32, 228 and 43 in bfloat16; on an EPYC with AVX512_BF16 1,250 and 500 in float32,
     2,900 and 560 in bfloat16."""
-    return "float32" if config.dtype == "auto" and not bfloat16_is_faster() else config.dtype
+    if config.dtype != "auto":
+        return config.dtype
+    rates = product_rates()
+    dtype: Dtype = "bfloat16" if rates.bfloat16_is_faster else "float32"
+    log.info("vLLM computes in %s: %.0f GFLOP/s in bfloat16, %.0f in float32", dtype, rates.bfloat16, rates.float32)
+    return dtype
 
 
 def _set_environment(config: VllmConfig, *, is_local: bool) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from lancer.engines.cache import building, cache_dir
 from lancer.engines.embedded import resolve_model
-from lancer.engines.product_rate import bfloat16_is_faster
+from lancer.engines.product_rate import product_rates
 
 SHARED: Final = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 FILES: Final = ("docs.jsonl.gz", "keypoints.tsv", "qrels.keypoints.txt.gz")
@@ -78,8 +78,8 @@ def _train(base: str, labels: list[Labelled], recipe: Recipe, to: Path) -> dict[
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    torch.set_num_threads(1)  # the same steps everywhere, and five minutes of them
-    fast_bfloat16 = bfloat16_is_faster()
+    torch.set_num_threads(1)  # the same steps everywhere
+    fast_bfloat16 = product_rates().bfloat16_is_faster
     torch.manual_seed(recipe.seed)
     random = np.random.default_rng(recipe.seed)
     tokenizer = AutoTokenizer.from_pretrained(base)

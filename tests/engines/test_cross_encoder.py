@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
 from lancer.engines.pair_packing import PairTemplate, Windows, build_inputs, kept, split
+from lancer.engines.product_rate import ProductRates
 from lancer.engines.protocols import Block
 from lancer.errors import EngineError, UsageError
 from tests.clocks import check_age
@@ -224,11 +226,11 @@ def test_bfloat16_where_it_is_the_slower_type_is_told(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for rates, told in (
-        ({torch.bfloat16: 86.0, torch.float32: 155.0}, True),
-        ({torch.bfloat16: 3.0, torch.float32: 2.0}, False),
+        (ProductRates(float32=155.0, bfloat16=86.0), True),
+        (ProductRates(float32=2.0, bfloat16=3.0), False),
     ):
         caplog.clear()
-        monkeypatch.setattr("lancer.engines.cross_encoder.product_rate", rates.__getitem__)
+        monkeypatch.setattr("lancer.engines.cross_encoder.product_rates", Mock(return_value=rates))
         CrossEncoder(config(folders["bert"], dtype="bfloat16")).close()
         assert ("bfloat16 is slower than float32 on this processor: 86 GFLOP/s against 155" in caplog.text) == told
 
@@ -301,6 +303,7 @@ import logging, resource, sys
 import numpy as np
 from pathlib import Path
 from lancer.engines.cross_encoder import CrossEncoder, CrossEncoderConfig
+from lancer.engines.product_rate import ProductRates
 from lancer.engines.protocols import Block
 
 documents = tuple(" ".join([f"tower{i}"] + ["iron"] * 90) for i in range(200))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lancer.engines.bi_encoder import BiEncoder, BiEncoderConfig
 from lancer.engines.packed_encoders import PaddedEncoder, Placement, packed_encoder
 from lancer.engines.pair_packing import Pack
 from lancer.engines.protocols import Block
+from lancer.errors import CallFailed
 from tests.engines.test_cross_encoder import BLOCK, FAMILIES, bert_tokenizer, build
 
 torch = pytest.importorskip("torch")
@@ -79,8 +81,6 @@ def test_scores_are_cosines_of_the_pooled_states(folder: Path, pooling: Any, bat
 
 
 def test_a_pack_that_does_not_fit_says_what_to_lower(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lancer.errors import CallFailed
-
     engine = BiEncoder(BiEncoderConfig(model=str(folder), max_tokens=64, threads=1))
 
     def fails(pack: Pack) -> None:
@@ -90,3 +90,30 @@ def test_a_pack_that_does_not_fit_says_what_to_lower(folder: Path, monkeypatch: 
     with pytest.raises(CallFailed, match=r"out of memory with packs of 2048 tokens; lower batch_tokens"):
         engine.score([BLOCK])
     engine.close()
+
+
+def test_bfloat16_stays_near(folder: Path) -> None:
+    exact, half = (
+        BiEncoder(BiEncoderConfig(model=str(folder), dtype=dtype, max_tokens=64, threads=1)).score([BLOCK])[0].scores
+        for dtype in ("float32", "bfloat16")
+    )
+    assert 0 < np.abs(exact - half).max() < 0.1
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "max-sim"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_text_without_any_token_has_no_score(tmp_path: Path, similarity: Any, pooling: Any) -> None:
+    """Tokenizers that add nothing of their own leave nothing of an empty text; others keep their scores."""
+    bare = build("modernbert", tmp_path, num_labels=1)
+    content = json.loads((bare / "tokenizer.json").read_text())
+    (bare / "tokenizer.json").write_text(json.dumps(content | {"post_processor": None}))
+    options = {"similarity": similarity, "pooling": pooling, "max_tokens": 64, "threads": 1}
+    engine = BiEncoder(BiEncoderConfig(model=str(bare), **options))
+    ids = engine._tokenize(["", "tower"])
+    assert ids[0] == []
+    assert ids[1]
+    with_empty = engine.score([Block(("", *BLOCK.documents[1:]), BLOCK.sub_questions)])[0].scores
+    without = engine.score([Block(BLOCK.documents[1:], BLOCK.sub_questions)])[0].scores
+    engine.close()
+    assert not (with_empty[0] > 0).any()
+    np.testing.assert_allclose(with_empty[1:], without, atol=1e-5)
