@@ -23,7 +23,7 @@ from lancer.pipeline.lease import DEAD_S, FOLDER, dead_here, read_session, token
 from lancer.pipeline.named import without_digest
 from lancer.pipeline.plan import Plan
 from lancer.pipeline.store import RunStore, in_order
-from lancer.storage import Entry, Storage
+from lancer.storage import Entry, Storage, join
 
 SHARDS: Final = "shards.parquet"
 
@@ -136,7 +136,7 @@ def open_run(root: str, storage: Storage | None = None) -> RunFolder:
     InputError: no run. OutputError: written by another version. StorageError: the store does not answer.
     """
     storage = storage or Storage()
-    store = RunStore(storage, root.rstrip("/") or "/")
+    store = RunStore(storage, join(root))
     record = store.read_json()
     if record is None:
         begun = bool(tokens(storage, store.root))

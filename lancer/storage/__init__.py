@@ -110,7 +110,10 @@ class Storage:
         return self._files(uri).open_write(uri)
 
     def check_writable(self, uri: str) -> None:
-        """OutputError with the reason if nothing can be written into the folder `uri`; leaves no trace."""
+        """OutputError with the reason if nothing can be written into the folder `uri`; leaves no trace.
+
+        StorageError: the object store does not answer, or refuses. UsageError: `uri` names no bucket.
+        """
         self._files(uri).check_writable(uri)
 
     def _files(self, uri: str) -> _Files:

@@ -105,12 +105,14 @@ class S3Objects:
 
     def check_writable(self, uri: str) -> None:
         """See `Storage.check_writable`."""
+        bucket_and_key(uri, key_optional=True)
         probe = join(uri, f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
         try:
             self.write(probe, b"")
             self.delete(probe)
         except (InputError, StorageError) as error:
-            raise OutputError(f"cannot write to {uri}: {error}") from error
+            kind = OutputError if isinstance(error, InputError) else StorageError
+            raise kind(f"cannot write to {uri}: {error}") from error
 
     def _put_if_absent(self, uri: str, data: bytes) -> bool:
         bucket, key = bucket_and_key(uri)

@@ -206,6 +206,10 @@ def test_s3_check_writable(s3: Storage, base: str) -> None:
     assert s3.list(base) == []
     with pytest.raises(OutputError, match=r"cannot write to s3://no-such-bucket/run.*no such bucket"):
         s3.check_writable("s3://no-such-bucket/run")
+    with pytest.raises(UsageError, match=r"^s3://: not an object-store URI"):
+        s3.check_writable("s3://")
+    with pytest.raises(StorageError, match=r"cannot write to s3://b/run: .*127.0.0.1:9, .*check that the endpoint"):
+        Storage(StorageConfig(endpoint_override="http://127.0.0.1:9")).check_writable("s3://b/run")
 
 
 @pytest.mark.s3

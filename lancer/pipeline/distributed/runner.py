@@ -52,7 +52,7 @@ from lancer.pipeline.resume import (
 )
 from lancer.pipeline.store import RunStore, parquet_bytes
 from lancer.pipeline.summary import RunResult
-from lancer.storage import Storage
+from lancer.storage import Storage, is_remote, join
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ def _record(plan: Plan) -> dict[str, Any]:
 
 
 def _absolute(output: str) -> str:
-    return output.rstrip("/") if "://" in output else os.path.abspath(output)
+    return join(output) if is_remote(output) else os.path.abspath(output)
 
 
 def _now() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lancer.errors import EngineError, LancerError, OutputError, StorageError
+from lancer.errors import EngineError, LancerError, OutputError, StorageError, UsageError
 from lancer.pipeline import finish
 from lancer.pipeline.budget import Budget
 from lancer.pipeline.distributed import runner
@@ -182,3 +182,10 @@ def test_the_forecast_is_compared_by_the_runs_own_store(tmp_path: Path, monkeypa
     Storage().write(f"{config.output}/estimate.json", b"{}")
     runner.run(config)
     assert seen == [config.storage]
+
+
+@pytest.mark.parametrize("output", ["s3://", "s3:///run"])
+def test_an_output_without_a_bucket_is_refused_before_anything_starts(tmp_path: Path, output: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{output}: not an object-store URI; allowed: s3://bucket/key"):
+        runner.run(small_config(tmp_path, f"output={output}"))
+    assert not Path("s3:").exists()
